@@ -75,6 +75,7 @@ static int run_joined(const nmlp_cli *cli, const nmlp_bench *bench, nmlp_bench_a
                               nmlp_cluster_launched().size);
     if (nmlp_cluster_join(&cluster, NMLP_CLUSTER_TIMEOUT_S, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
     args->tensor_group = nmlp_cluster_group(cluster);
+    nmlp_cluster_emulate(cluster, args->network_us, args->network_gbit);
     int code = run_bench(cli, bench, args);
     nmlp_cluster_leave(cluster, code != NMLP_EXIT_OK);
     return code;
@@ -120,6 +121,10 @@ static int run(int argc, char **argv) {
         {"generate", 0, NMLP_OPT_INT, &args.generate, "N", "model: whole requests, N tokens each (default 64)"},
         {"peer", 0, NMLP_OPT_STRING, &args.peer, "FILE",
          "model: results of llama-bench or llama-batched-bench beside ours"},
+        {"network-us", 0, NMLP_OPT_NUMBER, &args.network_us, "X",
+         "model, under mpirun: every message takes so much longer, as on a network (default 0)"},
+        {"network-gbit", 0, NMLP_OPT_NUMBER, &args.network_gbit, "X",
+         "model, under mpirun: and no more than so many Gbit/s pass (default 0: no limit)"},
         {"csv", 0, NMLP_OPT_STRING, &args.csv, "FILE", "peak, mlp, model: write all columns"},
         {"svg", 0, NMLP_OPT_STRING, &args.svg, "FILE", "peak, mlp, model: draw a chart"},
         {"target", 0, NMLP_OPT_STRING, &args.target, "T", "neuron*: simulated machine (default trn1)"},

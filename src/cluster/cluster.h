@@ -24,6 +24,9 @@ typedef void nmlp_cluster_on_lost(const nmlp_err *err);
 
 /* Begins MPI where a launcher started several processes; else *group is NULL. Once per process. */
 nmlp_status nmlp_cluster_join(nmlp_cluster **out, double timeout_s, nmlp_err *err);
+/* From now on every collective takes as much longer as a network would make it: ceil(log2 P) messages of `latency_us`,
+ * and what a process receives at `gbit` (0: no limit). For measurements where the processes are on one machine. */
+void nmlp_cluster_emulate(nmlp_cluster *cluster, double latency_us, double gbit);
 /* From now on a collective that fails ends the job there and then: for servers, which would go on. */
 void nmlp_cluster_end_on_loss(nmlp_cluster *cluster, nmlp_cluster_on_lost *on_lost);
 /* NULL: this process is alone. */

@@ -16,6 +16,7 @@ enum { BROADCAST_CHUNK = 1 << 28, SPIN_US = 200 };
 struct nmlp_cluster {
     nmlp_process_group group;
     double timeout_s;
+    double latency_us, gbit;                                  /* of a network that is emulated; 0: none */
     nmlp_cluster_on_lost *on_lost;                            /* NULL: failures are the caller's */
     int *counts, *starts, *received_counts, *received_starts; /* [size] of one call, in bytes */
 };
@@ -82,6 +83,21 @@ static nmlp_status lay_out(nmlp_cluster *c, const int64_t *first, bool exchanged
     return NMLP_OK;
 }
 
+void nmlp_cluster_emulate(nmlp_cluster *cluster, double latency_us, double gbit) {
+    if (!cluster) return;
+    cluster->latency_us = latency_us;
+    cluster->gbit = gbit;
+}
+
+/* Behind a collective, in which this process has received so many bytes. */
+static void emulate(const nmlp_cluster *c, int64_t bytes) {
+    double end = nmlp_clock_seconds() + 1e-6 * c->latency_us * ceil(log2((double)c->group.size));
+    if (c->gbit > 0) end += (double)bytes * 8e-9 / c->gbit;
+    if (!(c->latency_us > 0) && !(c->gbit > 0)) return;
+    for (double left = end - nmlp_clock_seconds(); left > 0; left = end - nmlp_clock_seconds())
+        (void)nanosleep(&(struct timespec){.tv_sec = (time_t)left, .tv_nsec = (long)(1e9 * fmod(left, 1))}, NULL);
+}
+
 static nmlp_status gather(void *ctx, void *data, const int64_t *first, nmlp_err *err) {
     nmlp_cluster *c = ctx;
     MPI_Request request;
@@ -89,7 +105,9 @@ static nmlp_status gather(void *ctx, void *data, const int64_t *first, nmlp_err 
     NMLP_RETURN_IF_FAILED(check(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, c->counts, c->starts,
                                                 MPI_BYTE, MPI_COMM_WORLD, &request),
                                 "gather", err));
-    return wait_for(c, &request, "gather", err);
+    NMLP_RETURN_IF_FAILED(wait_for(c, &request, "gather", err));
+    emulate(c, first[c->group.size] - c->counts[c->group.rank]);
+    return NMLP_OK;
 }
 
 static nmlp_status exchange(void *ctx, void *received, const void *data, const int64_t *first, nmlp_err *err) {
@@ -99,7 +117,9 @@ static nmlp_status exchange(void *ctx, void *received, const void *data, const i
     NMLP_RETURN_IF_FAILED(check(MPI_Ialltoallv(data, c->counts, c->starts, MPI_BYTE, received, c->received_counts,
                                                c->received_starts, MPI_BYTE, MPI_COMM_WORLD, &request),
                                 "exchange", err));
-    return wait_for(c, &request, "exchange", err);
+    NMLP_RETURN_IF_FAILED(wait_for(c, &request, "exchange", err));
+    emulate(c, (int64_t)c->counts[c->group.rank] * (c->group.size - 1));
+    return NMLP_OK;
 }
 
 static nmlp_status broadcast(void *ctx, void *data, int64_t bytes, nmlp_err *err) {
@@ -110,6 +130,7 @@ static nmlp_status broadcast(void *ctx, void *data, int64_t bytes, nmlp_err *err
         NMLP_RETURN_IF_FAILED(
             check(MPI_Ibcast((char *)data + at, some, MPI_BYTE, 0, MPI_COMM_WORLD, &request), "broadcast", err));
         NMLP_RETURN_IF_FAILED(wait_for(c, &request, "broadcast", err));
+        emulate(c, some);
     }
     return NMLP_OK;
 }
@@ -118,7 +139,9 @@ static nmlp_status await(void *ctx, void *data, int64_t bytes, nmlp_err *err) {
     MPI_Request request;
     if (bytes > BROADCAST_CHUNK) return nmlp_fail(err, NMLP_E_LIMIT, "a message of %lld bytes", (long long)bytes);
     NMLP_RETURN_IF_FAILED(check(MPI_Ibcast(data, (int)bytes, MPI_BYTE, 0, MPI_COMM_WORLD, &request), "broadcast", err));
-    return wait_up_to(ctx, &request, INFINITY, "broadcast", err);
+    NMLP_RETURN_IF_FAILED(wait_up_to(ctx, &request, INFINITY, "broadcast", err));
+    emulate(ctx, bytes);
+    return NMLP_OK;
 }
 
 void nmlp_cluster_end_on_loss(nmlp_cluster *cluster, nmlp_cluster_on_lost *on_lost) {

@@ -11,6 +11,10 @@ nmlp_status nmlp_cluster_join(nmlp_cluster **out, double timeout_s, nmlp_err *er
     return NMLP_E_UNSUPPORTED;
 }
 
+void nmlp_cluster_emulate(nmlp_cluster *cluster, double latency_us, double gbit) {
+    (void)cluster, (void)latency_us, (void)gbit;
+}
+
 void nmlp_cluster_end_on_loss(nmlp_cluster *cluster, nmlp_cluster_on_lost *on_lost) { (void)cluster, (void)on_lost; }
 
 const nmlp_process_group *nmlp_cluster_group(const nmlp_cluster *cluster) {

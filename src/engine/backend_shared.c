@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "engine/engine_internal.h"
 
-enum { BATCHES_MAX = 16, INLINE_BYTES = 512 };
+enum { BATCHES_MAX = 16, FRONT_BYTES = 1024, QUEUE_BYTES = 1 << 16 };
 
 enum call {
     CALL_END,
@@ -20,13 +20,18 @@ enum call {
     CALL_STEP
 };
 
-/* What travels for a call; more than INLINE_BYTES of numbers go in a second message. */
+/* A call on its way; its words come behind it. */
 struct packet {
     int32_t call, batch, sequence, child;
     int64_t n; /* tokens, a length, or the items of a step */
     nmlp_batch_options options;
-    int64_t n_words; /* of `words`, and of what comes behind it */
-    int32_t words[INLINE_BYTES / sizeof(int32_t)];
+    int64_t n_words; /* even, so that the next packet is aligned */
+};
+
+/* Calls travel in one message, several at a time; what does not fit into it comes in a second one. */
+struct front {
+    int64_t bytes;
+    char data[FRONT_BYTES];
 };
 
 /* Of an item of a step: three words, then its ids. */
@@ -38,6 +43,8 @@ struct shared_weights {
     void *own;
     const nmlp_process_group *group;
     bool taken[BATCHES_MAX];
+    char *queue; /* calls that the others have not heard of */
+    size_t used, room;
 };
 
 struct shared_batch {
@@ -48,16 +55,35 @@ struct shared_batch {
     int64_t room;
 };
 
-static nmlp_status send(const nmlp_process_group *group, struct packet *p, const int32_t *words, int64_t n_words,
+static nmlp_status flush(struct shared_weights *w, nmlp_err *err) {
+    struct front front = {.bytes = (int64_t)w->used};
+    size_t some = w->used < FRONT_BYTES ? w->used : FRONT_BYTES;
+    memcpy(front.data, w->queue, some);
+    NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(w->group, &front, sizeof front, err));
+    size_t rest = w->used - some;
+    w->used = 0;
+    return rest > 0 ? nmlp_group_broadcast(w->group, w->queue + some, (int64_t)rest, err) : NMLP_OK;
+}
+
+/* The others need to answer nothing, so a call waits until a step, or much else, goes with it: one message a step. */
+static nmlp_status send(struct shared_weights *w, struct packet *p, const int32_t *words, int64_t n_words, bool now,
                         nmlp_err *err) {
-    int64_t some = nmlp_min(n_words, INLINE_BYTES / (int64_t)sizeof *words);
-    p->n_words = n_words;
-    if (some > 0) memcpy(p->words, words, (size_t)some * sizeof *words);
-    NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(group, p, sizeof *p, err));
-    if (n_words == some) return NMLP_OK;
-    /* The other members write into their own memory; here nothing is changed. */
-    return nmlp_group_broadcast(group, (int32_t *)(uintptr_t)(words + some), (n_words - some) * (int64_t)sizeof *words,
-                                err);
+    p->n_words = n_words + n_words % 2;
+    size_t bytes = sizeof *p + (size_t)p->n_words * sizeof *words, need;
+    if (nmlp_add_overflows(w->used, bytes, &need)) return NMLP_E_LIMIT;
+    if (need > w->room) {
+        char *larger = nmlp_mem_new(2 * need, 1, err);
+        if (!larger) return NMLP_E_NOMEM;
+        if (w->used > 0) memcpy(larger, w->queue, w->used);
+        nmlp_mem_free(w->queue);
+        w->queue = larger;
+        w->room = 2 * need;
+    }
+    memset(w->queue + w->used, 0, bytes);
+    memcpy(w->queue + w->used, p, sizeof *p);
+    if (n_words > 0) memcpy(w->queue + w->used + sizeof *p, words, (size_t)n_words * sizeof *words);
+    w->used = need;
+    return now || w->used > QUEUE_BYTES ? flush(w, err) : NMLP_OK;
 }
 
 static nmlp_status probe(nmlp_err *err) { return nmlp_backend_cpu()->probe(err); }
@@ -80,8 +106,9 @@ static void weights_destroy(void *weights) {
     struct shared_weights *w = weights;
     struct packet end = {.call = CALL_END};
     if (!w) return;
-    (void)send(w->group, &end, NULL, 0, NULL);
+    (void)send(w, &end, NULL, 0, true, NULL);
     nmlp_backend_cpu()->weights_destroy(w->own);
+    nmlp_mem_free(w->queue);
     nmlp_mem_free(w);
 }
 
@@ -106,7 +133,7 @@ static nmlp_status batch_create(void **out, const void *weights, const nmlp_batc
     b->room = nmlp_max(options->max_rows, options->context) + ITEM_WORDS * options->max_sequences;
     b->words = nmlp_mem_new((size_t)b->room, sizeof *b->words, err);
     struct packet p = {.call = CALL_CREATE, .batch = number, .options = *options};
-    nmlp_status st = b->words ? send(w->group, &p, NULL, 0, err) : NMLP_E_NOMEM;
+    nmlp_status st = b->words ? send(w, &p, NULL, 0, true, err) : NMLP_E_NOMEM;
     if (st == NMLP_OK) st = nmlp_backend_cpu()->batch_create(&b->own, w->own, options, err);
     if (st != NMLP_OK) {
         nmlp_mem_free(b->words);
@@ -122,7 +149,7 @@ static void batch_destroy(void *batch) {
     struct shared_batch *b = batch;
     if (!b) return;
     struct packet p = {.call = CALL_DESTROY, .batch = b->number};
-    (void)send(b->weights->group, &p, NULL, 0, NULL);
+    (void)send(b->weights, &p, NULL, 0, true, NULL);
     b->weights->taken[b->number] = false;
     nmlp_backend_cpu()->batch_destroy(b->own);
     nmlp_mem_free(b->words);
@@ -133,35 +160,35 @@ static nmlp_status open_sequence(void *batch, int32_t sequence, const int32_t *i
                                  nmlp_err *err) {
     struct shared_batch *b = batch;
     struct packet p = {.call = CALL_OPEN, .batch = b->number, .sequence = sequence, .n = n};
-    NMLP_RETURN_IF_FAILED(send(b->weights->group, &p, ids, n, err));
+    NMLP_RETURN_IF_FAILED(send(b->weights, &p, ids, n, false, err));
     return nmlp_backend_cpu()->open(b->own, sequence, ids, n, n_cached, err);
 }
 
 static void close_sequence(void *batch, int32_t sequence) {
     struct shared_batch *b = batch;
     struct packet p = {.call = CALL_CLOSE, .batch = b->number, .sequence = sequence};
-    (void)send(b->weights->group, &p, NULL, 0, NULL);
+    (void)send(b->weights, &p, NULL, 0, false, NULL);
     nmlp_backend_cpu()->close(b->own, sequence);
 }
 
 static int64_t truncate_sequence(void *batch, int32_t sequence, int64_t length) {
     struct shared_batch *b = batch;
     struct packet p = {.call = CALL_TRUNCATE, .batch = b->number, .sequence = sequence, .n = length};
-    (void)send(b->weights->group, &p, NULL, 0, NULL);
+    (void)send(b->weights, &p, NULL, 0, false, NULL);
     return nmlp_backend_cpu()->truncate(b->own, sequence, length);
 }
 
 static nmlp_status fork_sequence(void *batch, int32_t parent, int64_t length, int32_t child, nmlp_err *err) {
     struct shared_batch *b = batch;
     struct packet p = {.call = CALL_FORK, .batch = b->number, .sequence = parent, .child = child, .n = length};
-    NMLP_RETURN_IF_FAILED(send(b->weights->group, &p, NULL, 0, err));
+    NMLP_RETURN_IF_FAILED(send(b->weights, &p, NULL, 0, false, err));
     return nmlp_backend_cpu()->fork(b->own, parent, length, child, err);
 }
 
 static nmlp_status reserve(void *batch, int32_t sequence, int64_t n, nmlp_err *err) {
     struct shared_batch *b = batch;
     struct packet p = {.call = CALL_RESERVE, .batch = b->number, .sequence = sequence, .n = n};
-    NMLP_RETURN_IF_FAILED(send(b->weights->group, &p, NULL, 0, err));
+    NMLP_RETURN_IF_FAILED(send(b->weights, &p, NULL, 0, false, err));
     return nmlp_backend_cpu()->reserve(b->own, sequence, n, err);
 }
 
@@ -180,7 +207,7 @@ static nmlp_status step(void *batch, const nmlp_step_item *items, int64_t n_item
         memcpy(b->words + at + ITEM_WORDS, item->ids, (size_t)item->n * sizeof *b->words);
         at += ITEM_WORDS + item->n;
     }
-    NMLP_RETURN_IF_FAILED(send(b->weights->group, &p, b->words, at, err));
+    NMLP_RETURN_IF_FAILED(send(b->weights, &p, b->words, at, true, err));
     return nmlp_backend_cpu()->step(b->own, items, n_items, err);
 }
 
@@ -222,9 +249,10 @@ struct follower {
     const nmlp_engine *engine;
     const nmlp_process_group *group;
     void *batches[BATCHES_MAX];
-    struct packet packet;
-    int32_t *words; /* of the packet */
+    char *calls; /* of one message */
     int64_t room;
+    const struct packet *packet; /* of the call at hand */
+    const int32_t *words;        /* behind it */
     nmlp_step_item *items;
     int64_t items_room;
     float *logits;
@@ -242,21 +270,21 @@ static nmlp_status grow(void **memory, int64_t *room, int64_t n, size_t item_byt
     return NMLP_OK;
 }
 
-static nmlp_status receive(struct follower *f, nmlp_err *err) {
-    struct packet *p = &f->packet;
-    void *words = f->words;
-    NMLP_RETURN_IF_FAILED(nmlp_group_await(f->group, p, sizeof *p, err));
-    int64_t some = nmlp_min(p->n_words, INLINE_BYTES / (int64_t)sizeof *f->words);
-    nmlp_status st = grow(&words, &f->room, p->n_words, sizeof *f->words, err);
-    f->words = words;
+static nmlp_status receive(struct follower *f, int64_t *bytes, nmlp_err *err) {
+    struct front front;
+    void *calls = f->calls;
+    NMLP_RETURN_IF_FAILED(nmlp_group_await(f->group, &front, sizeof front, err));
+    *bytes = front.bytes;
+    nmlp_status st = grow(&calls, &f->room, front.bytes, 1, err);
+    f->calls = calls;
     NMLP_RETURN_IF_FAILED(st);
-    if (some > 0) memcpy(f->words, p->words, (size_t)some * sizeof *f->words);
-    if (p->n_words == some) return NMLP_OK;
-    return nmlp_group_broadcast(f->group, f->words + some, (p->n_words - some) * (int64_t)sizeof *f->words, err);
+    int64_t some = nmlp_min(front.bytes, FRONT_BYTES);
+    memcpy(f->calls, front.data, (size_t)some);
+    return front.bytes > some ? nmlp_group_broadcast(f->group, f->calls + some, front.bytes - some, err) : NMLP_OK;
 }
 
 static nmlp_status follow_step(struct follower *f, void *batch, nmlp_err *err) {
-    const struct packet *p = &f->packet;
+    const struct packet *p = f->packet;
     int64_t vocab = nmlp_engine_model(f->engine)->config.vocab, n_logits = 0, at = 0;
     void *items = f->items, *logits = f->logits;
     nmlp_status st = grow(&items, &f->items_room, p->n, sizeof *f->items, err);
@@ -281,7 +309,7 @@ static nmlp_status follow_step(struct follower *f, void *batch, nmlp_err *err) {
 static nmlp_status unless_limit(nmlp_status st) { return st == NMLP_E_LIMIT ? NMLP_OK : st; }
 
 static nmlp_status follow_call(struct follower *f, nmlp_err *err) {
-    const struct packet *p = &f->packet;
+    const struct packet *p = f->packet;
     const nmlp_backend *cpu = nmlp_backend_cpu();
     void **batch = &f->batches[p->batch];
     int64_t n_cached;
@@ -304,14 +332,21 @@ static nmlp_status follow_call(struct follower *f, nmlp_err *err) {
 nmlp_status nmlp_engine_follow(const nmlp_engine *engine, const nmlp_process_group *group, nmlp_err *err) {
     struct follower f = {.engine = engine, .group = group};
     nmlp_status st = NMLP_OK;
-    for (;;) {
-        NMLP_TRY(receive(&f, err));
-        if (f.packet.call == CALL_END) break;
-        NMLP_TRY(follow_call(&f, err));
+    bool ended = false;
+    while (!ended) {
+        int64_t bytes;
+        NMLP_TRY(receive(&f, &bytes, err));
+        for (int64_t at = 0; at < bytes && !ended;) {
+            f.packet = (const struct packet *)(const void *)(f.calls + at);
+            f.words = (const int32_t *)(f.packet + 1);
+            at += (int64_t)(sizeof *f.packet + (size_t)f.packet->n_words * sizeof *f.words);
+            ended = f.packet->call == CALL_END;
+            if (!ended) NMLP_TRY(follow_call(&f, err));
+        }
     }
 out:
     for (int i = 0; i < BATCHES_MAX; i++) nmlp_backend_cpu()->batch_destroy(f.batches[i]);
-    nmlp_mem_free(f.words);
+    nmlp_mem_free(f.calls);
     nmlp_mem_free(f.items);
     nmlp_mem_free(f.logits);
     return st;

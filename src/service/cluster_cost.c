@@ -113,8 +113,8 @@ nmlp_cluster_time nmlp_cluster_layer_time(const nmlp_cluster_spec *spec, int64_t
 
 nmlp_cluster_time nmlp_cluster_head_time(const nmlp_cluster_spec *spec, int64_t nodes, const nmlp_config *c) {
     double p = (double)nodes, vocab = (double)c->vocab;
-    /* A gather: the bytes pass once. */
-    return time_of(spec, p, vocab * (double)c->hidden / p * spec->bits / 8, 1, vocab / 2);
+    /* Two waits: the gather of the logits, whose bytes pass once, and the message that begins the next token. */
+    return time_of(spec, p, vocab * (double)c->hidden / p * spec->bits / 8, 2, vocab / 2);
 }
 
 nmlp_cluster_time nmlp_cluster_time_add(nmlp_cluster_time a, nmlp_cluster_time b) {
