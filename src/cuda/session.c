@@ -3,139 +3,12 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "cuda/decode/decode_step.h"
 #include "cuda/engine_internal.h"
 
 /* Prompts of up to this many tokens run as decode steps, one token each: they use no code that is still to be loaded.
  */
 enum { FORCED_STEPS_MAX = 8, WARM_UP_ROWS = 128 };
-
-/* ---- the decode program ---- */
-
-static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_decode_plan *plan, int64_t l,
-                                  nmlp_cuda_decode_rows *hidden, nmlp_err *err) {
-    const nmlp_cuda_layer *layer = &s->engine->layers[l];
-    const nmlp_config *c = &s->engine->model->config;
-    nmlp_cuda_decode_rows qkv;
-    hidden->norm_weight = layer->attention_norm;
-    nmlp_cuda_decode_matmul project = {.w = {&layer->qkv},
-                                       .x = {*hidden},
-                                       .n_matrices = 1,
-                                       .output = NMLP_CUDA_DECODE_STORE,
-                                       .bias = layer->qkv_bias,
-                                       .whole = true};
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_plan_matmul(plan, &project, &qkv, err));
-    hidden->embedding = NULL; /* what follows adds to it */
-    int32_t width = layer->o.k;
-    size_t chunks = NMLP_CUDA_DECODE_KEY_CHUNKS_MAX;
-    nmlp_cuda_decode_phase attend = {
-        .kind = NMLP_CUDA_DECODE_ATTENTION,
-        .op = {{.x = qkv.x, .x_written_by = qkv.written_by}},
-        .out = nmlp_cuda_arena_take(plan->arena, chunks * (size_t)width * NMLP_CUDA_DECODE_WORD_BYTES),
-        .out_part_stride = width,
-        .eps = (float)c->rms_eps,
-        .scale = 1.0f / sqrtf((float)c->head_dim),
-        .softmax = nmlp_cuda_arena_take(plan->arena, chunks * (size_t)c->n_heads * NMLP_CUDA_DECODE_SOFTMAX_STRIDE *
-                                                         NMLP_CUDA_DECODE_WORD_BYTES),
-        .q_norm = layer->q_norm,
-        .k_norm = layer->k_norm,
-        .rope = s->rope,
-        .k_cache = s->k[l],
-        .v_cache = s->v[l],
-        .n_heads = (int32_t)c->n_heads,
-        .n_kv_heads = (int32_t)c->n_kv_heads,
-        .head_dim = (int32_t)c->head_dim,
-        .context = (int32_t)s->context};
-    int32_t scratch = nmlp_cuda_decode_attention_elems((int32_t)c->head_dim);
-    if (plan->input_elems < scratch) plan->input_elems = (scratch + 63) / 64 * 64;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_plan_push(plan, &attend, err));
-    nmlp_cuda_decode_rows heads = {.x = attend.out,
-                                   .part_stride = width,
-                                   .pitch = width,
-                                   .parts = 1,
-                                   .cols = (int32_t)(c->n_heads * c->head_dim),
-                                   .written_by = (int32_t)plan->n_phases,
-                                   .input = NMLP_CUDA_DECODE_HEADS};
-    nmlp_cuda_decode_matmul mix = {.w = {&layer->o},
-                                   .x = {heads},
-                                   .n_matrices = 1,
-                                   .output = NMLP_CUDA_DECODE_ADD,
-                                   .out = (void *)(uintptr_t)hidden->x,
-                                   .out_before = hidden->written_by,
-                                   .bias = layer->o_bias,
-                                   .whole = true};
-    size_t at = plan->n_phases;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_plan_matmul(plan, &mix, NULL, err));
-    hidden->written_by = (int32_t)plan->n_phases;
-    plan->phases[at].softmax = attend.softmax; /* the combining reader needs the pieces' sums */
-    plan->phases[at].n_heads = attend.n_heads;
-    plan->phases[at].head_dim = attend.head_dim;
-    return NMLP_OK;
-}
-
-static nmlp_status plan_head(nmlp_cuda_session *s, nmlp_cuda_decode_plan *plan, nmlp_cuda_decode_rows *hidden,
-                             nmlp_err *err) {
-    hidden->norm_weight = s->engine->final_norm;
-    nmlp_cuda_decode_matmul logits = {.w = {&s->engine->lm_head},
-                                      .x = {*hidden},
-                                      .n_matrices = 1,
-                                      .output = NMLP_CUDA_DECODE_LOGITS,
-                                      .out = s->logits,
-                                      .whole = true};
-    nmlp_cuda_decode_phase pick = {.kind = NMLP_CUDA_DECODE_PICK};
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_plan_matmul(plan, &logits, NULL, err));
-    return nmlp_cuda_decode_plan_push(plan, &pick, err);
-}
-
-static nmlp_status plan_step(nmlp_cuda_session *s, nmlp_cuda_decode_plan *plan, nmlp_cuda_decode_rows *hidden,
-                             nmlp_err *err) {
-    const nmlp_cuda_engine *e = s->engine;
-    nmlp_cuda_arena *arena = plan->arena;
-    void *residual = nmlp_cuda_arena_take(arena, (size_t)e->embedding.k * NMLP_CUDA_DECODE_WORD_BYTES);
-    nmlp_cuda_decode_phase embed = {
-        .kind = NMLP_CUDA_DECODE_EMBED, .op = {{.k = e->embedding.k}}, .out = residual, .embedding = e->embedding.data};
-    size_t begin = arena->used_bytes;
-    size_t end = begin;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_plan_push(plan, &embed, err));
-    hidden->x = residual;
-    hidden->written_by = (int32_t)plan->n_phases;
-    hidden->embedding = e->embedding.data;
-    for (int64_t l = 0; l < e->model->config.n_layers; l++) {
-        arena->used_bytes = begin; /* layers use the same memory one after the other */
-        NMLP_RETURN_IF_FAILED(plan_attention(s, plan, l, hidden, err));
-        hidden->norm_weight = e->layers[l].mlp_norm;
-        NMLP_RETURN_IF_FAILED(
-            nmlp_cuda_decode_plan_mlp(plan, &e->layers[l].mlp, hidden, NMLP_CUDA_DECODE_ADD, residual, err));
-        if (arena->used_bytes > end) end = arena->used_bytes;
-    }
-    arena->used_bytes = end;
-    return plan_head(s, plan, hidden, err);
-}
-
-/* The step's program, or with `head_only` its end. */
-static nmlp_status lay_out_program(nmlp_cuda_session *s, nmlp_cuda_decode_program *program, bool head_only,
-                                   nmlp_err *err) {
-    const nmlp_config *c = &s->engine->model->config;
-    nmlp_status st = NMLP_OK;
-    nmlp_cuda_decode_plan plan;
-    nmlp_cuda_decode_rows hidden = {.x = s->hidden, /* what prefill left */
-                                    .pitch = nmlp_cuda_pad(c->hidden),
-                                    .cols = (int32_t)c->hidden,
-                                    .parts = 1,
-                                    .input = NMLP_CUDA_DECODE_NORM,
-                                    .norm_dim = (int32_t)c->hidden,
-                                    .eps = (float)c->rms_eps};
-    nmlp_cuda_decode_plan_init(&plan, &s->engine->device, &s->arena, 1);
-    NMLP_TRY(head_only ? plan_head(s, &plan, &hidden, err) : plan_step(s, &plan, &hidden, err));
-    NMLP_TRY(nmlp_cuda_decode_plan_finish(&plan, program, err));
-    size_t n_blocks = (size_t)s->engine->device.n_blocks;
-    program->state = s->state;
-    program->head_dim = (int32_t)c->head_dim;
-    program->best = nmlp_cuda_arena_take(&s->arena, 2 * n_blocks * NMLP_CUDA_DECODE_WORD_BYTES);
-    program->choices = (unsigned long long *)(void *)s->choices;
-out:
-    nmlp_cuda_decode_plan_fini(&plan);
-    return st;
-}
 
 /* ---- life of a session ---- */
 
@@ -155,8 +28,18 @@ static nmlp_status lay_out(nmlp_cuda_session *s, const float *rope, nmlp_err *er
     s->state = nmlp_cuda_arena_take(arena, sizeof *s->state);
     int64_t rows = s->context < NMLP_CUDA_PREFILL_ROWS ? s->context : NMLP_CUDA_PREFILL_ROWS;
     NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(&s->prefill, s->engine, arena, rows, err));
-    NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->step, false, err));
-    NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->head, true, err));
+    const nmlp_cuda_decode_step_call call = {.engine = s->engine,
+                                             .rope = s->rope,
+                                             .k = s->k,
+                                             .v = s->v,
+                                             .page_stride = NMLP_CUDA_PAGE_POSITIONS * c->head_dim,
+                                             .head_stride = s->context * c->head_dim,
+                                             .hidden = s->hidden,
+                                             .logits = s->logits,
+                                             .state = s->state,
+                                             .choices = (unsigned long long *)(void *)s->choices};
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_step_plan(&s->step, &call, false, arena, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_step_plan(&s->head, &call, true, arena, err));
     if (!arena->committed) return NMLP_OK;
     return NMLP_CUDA_CHECK(cudaMemcpy(s->rope, rope, rope_bytes, cudaMemcpyHostToDevice), "uploading the rotation",
                            err);

@@ -15,6 +15,7 @@ enum {
     CHUNK_BUCKETS = 5,
     ROWS_MIN = 32, /* what few rows are padded to */
     WARM_UP_ROWS = 128,
+    WARM_UP_ITEMS = 2,
     MIXED_ROWS = 256
 };
 
@@ -58,33 +59,39 @@ static void mark_changed(nmlp_cuda_batch *b, int64_t sequence) {
 
 /* ---- life of a batch ---- */
 
-/* One step of n rows of nothing. */
-static nmlp_status run_nothing(nmlp_cuda_batch *b, int64_t n, nmlp_err *err) {
+/* One step of n rows of nothing in each of `n_items` sequences. */
+static nmlp_status run_nothing(nmlp_cuda_batch *b, int64_t n_items, int64_t n, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
+    nmlp_cuda_batch_item items[WARM_UP_ITEMS];
     int32_t *ids = nmlp_mem_new((size_t)n, sizeof *ids, err);
-    nmlp_cuda_batch_item item = {.ids = ids, .n = n, .choose = true};
     if (!ids) return NMLP_E_NOMEM;
-    NMLP_TRY(nmlp_cuda_batch_step(b, &item, 1, err));
+    for (int32_t i = 0; i < n_items; i++)
+        items[i] = (nmlp_cuda_batch_item){.sequence = i, .ids = ids, .n = n, .choose = true};
+    NMLP_TRY(nmlp_cuda_batch_step(b, items, n_items, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamSynchronize(b->forward.stream), "warming up", err));
 out:
-    nmlp_cuda_batch_set_length(b, 0, 0);
+    for (int32_t i = 0; i < n_items; i++) nmlp_cuda_batch_set_length(b, i, 0);
     nmlp_mem_free(ids);
     return st;
 }
 
-/* Few rows, one, and as many as a step takes: kernels and cuBLASLt's plans are loaded, and large GEMMs measured, now
- * and not when the first request waits. */
+/* Few rows, one, some alone, and as many as a step takes: kernels and cuBLASLt's plans are loaded, and large GEMMs
+ * measured, now and not when the first request waits. */
 static nmlp_status warm_up(nmlp_cuda_batch *b, nmlp_err *err) {
     int64_t most = b->forward.max_rows < b->forward.context ? b->forward.max_rows : b->forward.context;
-    for (int32_t i = 0; i < b->forward.table_pages; i++) b->tables[i] = (int32_t)(i % b->forward.n_pages);
-    mark_changed(b, 0);
-    NMLP_RETURN_IF_FAILED(run_nothing(b, most < WARM_UP_ROWS ? most : WARM_UP_ROWS, err));
-    NMLP_RETURN_IF_FAILED(run_nothing(b, 1, err));
+    int64_t n_items = b->forward.max_sequences < WARM_UP_ITEMS ? b->forward.max_sequences : WARM_UP_ITEMS;
+    for (int64_t i = 0; i < n_items * b->forward.table_pages; i++)
+        b->tables[i] = (int32_t)(i % b->forward.table_pages % b->forward.n_pages);
+    for (int64_t i = 0; i < n_items; i++) mark_changed(b, i);
+    NMLP_RETURN_IF_FAILED(run_nothing(b, 1, most < WARM_UP_ROWS ? most : WARM_UP_ROWS, err));
+    NMLP_RETURN_IF_FAILED(run_nothing(b, 1, 1, err));
+    if (n_items > 1) NMLP_RETURN_IF_FAILED(run_nothing(b, n_items, 1, err));
+    if (most > 1) NMLP_RETURN_IF_FAILED(run_nothing(b, 1, 2, err));
     /* rows of a prompt beside sequences: every number that they are padded to */
     for (int64_t n = 2 * ROWS_MIN; n <= MIXED_ROWS && n <= most && b->forward.max_sequences > 1; n += ROWS_MIN)
-        NMLP_RETURN_IF_FAILED(run_nothing(b, n, err));
+        NMLP_RETURN_IF_FAILED(run_nothing(b, 1, n, err));
     nmlp_cuda_blas_measure(b->forward.blas, true);
-    nmlp_status st = run_nothing(b, most, err);
+    nmlp_status st = run_nothing(b, 1, most, err);
     nmlp_cuda_blas_measure(b->forward.blas, false);
     return st;
 }
@@ -376,6 +383,29 @@ static nmlp_status run_choosing(nmlp_cuda_batch *b, const nmlp_cuda_batch_item *
     return run_decode(b, bucket, longest, err);
 }
 
+/* One decode row, of one sequence: the launch that waits for nobody else's rows. The device chooses in any case. */
+static nmlp_status run_one(nmlp_cuda_batch *b, const nmlp_cuda_batch_item *item, nmlp_err *err) {
+    struct sequence *s = &b->sequences[item->sequence];
+    const nmlp_cuda_decode_state state = {.token = item->ids[0],
+                                          .length = (int32_t)s->length,
+                                          .n_choices = s->n_choices,
+                                          .inverse_temperature = item->choose ? inverse_of(item) : 0.0f,
+                                          .seed = seed_of(item)};
+    NMLP_RETURN_IF_FAILED(upload_tables(b, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_forward_set_one(&b->forward, &state, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_forward_one(&b->forward, item->sequence, 1, err));
+    s->n_choices += !item->choose;
+    s->ahead = item->choose;
+    b->set[0] = item->sequence;
+    b->n_set = item->choose;
+    if (item->n_logits == 0) return NMLP_OK;
+    size_t bytes = (size_t)b->forward.engine->model->config.vocab * sizeof *item->logits;
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(
+        cudaMemcpyAsync(item->logits, b->forward.one_logits, bytes, cudaMemcpyDeviceToHost, b->forward.stream),
+        "fetching logits", err));
+    return NMLP_CUDA_CHECK(cudaStreamSynchronize(b->forward.stream), "running a step", err);
+}
+
 /* ---- choices ---- */
 
 static bool is_chosen(const nmlp_cuda_batch *b, int32_t sequence, uint32_t number, int32_t *id) {
@@ -444,8 +474,9 @@ nmlp_status nmlp_cuda_batch_step(nmlp_cuda_batch *b, const nmlp_cuda_batch_item 
         choosing = choosing && items[i].n == 1 && items[i].n_logits == 0 && items[i].choose;
     }
     int32_t bucket = choosing ? graph_bucket(b, n_items) : -1;
-    NMLP_RETURN_IF_FAILED(bucket >= 0 ? run_choosing(b, items, n_items, bucket, err)
-                                      : run_mixed(b, items, n_items, n_rows, err));
+    NMLP_RETURN_IF_FAILED(n_items == 1 && n_rows == 1 ? run_one(b, items, err)
+                          : bucket >= 0               ? run_choosing(b, items, n_items, bucket, err)
+                                                      : run_mixed(b, items, n_items, n_rows, err));
     for (int64_t i = 0; i < n_items; i++) {
         struct sequence *s = &b->sequences[items[i].sequence];
         s->length += items[i].n;
@@ -472,6 +503,12 @@ static nmlp_status start_ahead(nmlp_cuda_batch *b, int64_t n, nmlp_err *err) {
     for (int64_t i = 0; i < b->n_set; i++)
         if (b->sequences[b->set[i]].length > longest) longest = b->sequences[b->set[i]].length;
     NMLP_RETURN_IF_FAILED(upload_tables(b, err));
+    if (b->n_set == 1 && n > 0) {
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_forward_one(&b->forward, b->set[0], n, err));
+        b->sequences[b->set[0]].n_choices += (uint32_t)n;
+        b->n_ahead += n;
+        return NMLP_OK;
+    }
     for (int64_t step = 1; step <= n; step++) {
         NMLP_RETURN_IF_FAILED(run_decode(b, graph_bucket(b, b->n_set), longest + step, err));
         for (int64_t i = 0; i < b->n_set; i++) b->sequences[b->set[i]].n_choices++;

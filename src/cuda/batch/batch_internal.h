@@ -4,6 +4,7 @@
 
 #include "cuda/batch/batch_kernels.h"
 #include "cuda/batch/step_plan.h"
+#include "cuda/decode/decode_step.h"
 #include "cuda/engine_internal.h"
 #include "cuda/mlp/mlp_plan.h"
 
@@ -59,6 +60,9 @@ typedef struct nmlp_cuda_forward {
     unsigned long long *choices; /* pinned host memory [max_sequences, NMLP_CUDA_CHOICE_RING] */
     nmlp_cuda_mlp_gemm_buffers mlp_buffers;
     nmlp_cuda_few_rows few[NMLP_CUDA_FEW_BUCKETS];
+    nmlp_cuda_decode_program one; /* a decode row alone */
+    nmlp_cuda_decode_state *one_state;
+    float *one_logits; /* f32 [V padded] */
     nmlp_cuda_blas *blas;
     cudaStream_t stream;
 } nmlp_cuda_forward;
@@ -85,6 +89,10 @@ nmlp_status nmlp_cuda_forward_layers(nmlp_cuda_forward *f, const nmlp_cuda_step_
 /* Enqueues the logits of head rows first..first+n-1 (n <= LOGIT_ROWS) and the choice of the tokens after them. */
 nmlp_status nmlp_cuda_forward_head(nmlp_cuda_forward *f, const nmlp_cuda_step_shape *shape, int32_t first, int32_t n,
                                    nmlp_err *err);
+/* Where the sequence that is to run alone stands. The bytes are read before the call returns. */
+nmlp_status nmlp_cuda_forward_set_one(nmlp_cuda_forward *f, const nmlp_cuda_decode_state *state, nmlp_err *err);
+/* Enqueues n decode steps of a sequence alone, from where it stands, each with the token chosen in the one before. */
+nmlp_status nmlp_cuda_forward_one(nmlp_cuda_forward *f, int32_t sequence, int64_t n, nmlp_err *err);
 /* Copies a page of every layer. */
 nmlp_status nmlp_cuda_forward_copy_page(nmlp_cuda_forward *f, int32_t to, int32_t from, nmlp_err *err);
 

@@ -170,6 +170,21 @@ static size_t page_bytes(const nmlp_cuda_forward *f) {
     return (size_t)(c->n_kv_heads * NMLP_CUDA_PAGE_POSITIONS * c->head_dim) * 2;
 }
 
+static nmlp_status plan_one(nmlp_cuda_forward *f, nmlp_err *err) {
+    const nmlp_config *c = &f->engine->model->config;
+    f->one_state = nmlp_cuda_arena_take(&f->arena, sizeof *f->one_state);
+    f->one_logits = nmlp_cuda_arena_take(&f->arena, (size_t)nmlp_cuda_pad(c->vocab) * sizeof *f->one_logits);
+    const nmlp_cuda_decode_step_call call = {.engine = f->engine,
+                                             .rope = f->rope,
+                                             .k = f->k_pages,
+                                             .v = f->v_pages,
+                                             .page_stride = c->n_kv_heads * NMLP_CUDA_PAGE_POSITIONS * c->head_dim,
+                                             .head_stride = NMLP_CUDA_PAGE_POSITIONS * c->head_dim,
+                                             .logits = f->one_logits,
+                                             .state = f->one_state};
+    return nmlp_cuda_decode_step_plan(&f->one, &call, false, &f->arena, err);
+}
+
 /* Called twice: to measure, and for real. */
 static nmlp_status lay_out(nmlp_cuda_forward *f, const float *rope, nmlp_err *err) {
     const nmlp_config *c = &f->engine->model->config;
@@ -187,6 +202,7 @@ static nmlp_status lay_out(nmlp_cuda_forward *f, const float *rope, nmlp_err *er
         NMLP_RETURN_IF_FAILED(plan_few(f, &f->few[i], err));
         if (f->few[i].rows <= STEP_ROWS_MAX) NMLP_RETURN_IF_FAILED(plan_step(f, &f->few[i], err));
     }
+    NMLP_RETURN_IF_FAILED(plan_one(f, err));
     void *workspace = nmlp_cuda_arena_take(arena, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
     if (!arena->committed) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(nmlp_cuda_blas_create(&f->blas, workspace, true, err));
@@ -390,6 +406,20 @@ nmlp_status nmlp_cuda_forward_head(nmlp_cuda_forward *f, const nmlp_cuda_step_sh
         NMLP_RETURN_IF_FAILED(run_gemm(f, few ? &few->head : NULL, f->logits, f->head_input, &e->lm_head, n, err));
     }
     return NMLP_CUDA_CHECK(nmlp_cuda_batch_choose_launch(&choose, f->stream), "launching the choice", err);
+}
+
+nmlp_status nmlp_cuda_forward_set_one(nmlp_cuda_forward *f, const nmlp_cuda_decode_state *state, nmlp_err *err) {
+    return NMLP_CUDA_CHECK(cudaMemcpyAsync(f->one_state, state, sizeof *state, cudaMemcpyHostToDevice, f->stream),
+                           "setting the state", err);
+}
+
+nmlp_status nmlp_cuda_forward_one(nmlp_cuda_forward *f, int32_t sequence, int64_t n, nmlp_err *err) {
+    _Static_assert((int)NMLP_CUDA_CHOICE_RING == (int)NMLP_CUDA_DECODE_CHOICES, "both keep as many choices");
+    f->one.table = f->tables + (int64_t)sequence * f->table_pages;
+    f->one.choices = f->choices + (int64_t)sequence * NMLP_CUDA_CHOICE_RING;
+    f->one.n_steps = (int32_t)n;
+    return NMLP_CUDA_CHECK(nmlp_cuda_decode_launch(&f->one, f->engine->device.n_blocks, f->stream),
+                           "launching the decode kernel", err);
 }
 
 nmlp_status nmlp_cuda_forward_copy_page(nmlp_cuda_forward *f, int32_t to, int32_t from, nmlp_err *err) {

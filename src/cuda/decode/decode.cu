@@ -83,7 +83,7 @@ __device__ void multiply(const nmlp_cuda_decode_program &prog, const block_memor
             break;
         case NMLP_CUDA_DECODE_ATTENTION:
             run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)index + 1,
-                              reinterpret_cast<float *>(mem.x), sh->state.length);
+                              reinterpret_cast<float *>(mem.x), sh->state.length, prog.table);
             break;
         case NMLP_CUDA_DECODE_EMBED: embed(ph, sh->state.token, sh->tag_base + (uint32_t)index + 1); break;
         default: break; /* the epilogue warp picks */

@@ -12,7 +12,7 @@ namespace {
 
 enum {
     HEADS_AT_ONCE = 4,
-    KEYS_PER_WARP = 16,
+    KEYS_PER_WARP = NMLP_CUDA_DECODE_KEYS,
     KEYS_AT_ONCE = NMLP_CUDA_DECODE_CONSUMER_WARPS * KEYS_PER_WARP,
     DIMS_PER_BLOCK = 32, /* a lane holds 8 neighbouring columns of 32 */
     QUERY_SKEW = 8       /* elements between rows of queries */
@@ -148,10 +148,22 @@ template <int DB> struct key_tile {
     uint4 row[2][DB];
 };
 
+/* Where keys and values of a kv head lie. */
+struct key_pages {
+    const int32_t *table; /* may be NULL */
+    int64_t stride;
+    /* Elements from the first page's row 0 to the row of `key`. */
+    __device__ __forceinline__ int64_t at(int key, int dim) const {
+        const int page = key / NMLP_CUDA_PAGE_POSITIONS;
+        return (table ? table[page] : page) * stride + key % NMLP_CUDA_PAGE_POSITIONS * dim;
+    }
+};
+
 /* Where a lane finds them. */
 struct key_source {
-    const __nv_bfloat16 *keys; /* the lane's columns of key 0 */
+    const __nv_bfloat16 *keys; /* the lane's columns of row 0 of the first page */
     const __nv_bfloat16 *values;
+    key_pages pages;
     int dim;
     int end;
     int newest; /* not in the cache yet */
@@ -160,16 +172,18 @@ struct key_source {
 template <int DB>
 __device__ __forceinline__ void load_tile(key_tile<DB> &tile, const __nv_bfloat16 *rows, const key_source &from,
                                           int first, int lane) {
+    const int64_t at = first < from.end ? from.pages.at(first, from.dim) : 0; /* all in one page */
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
         for (int b = 0; b < DB; b++) {
-            const int key = first + n * 8 + (lane >> 2);
+            const int row = n * 8 + (lane >> 2);
+            const int key = first + row;
             const bool wanted = key < from.end && key != from.newest && b * DIMS_PER_BLOCK + (lane & 3) * 8 < from.dim;
             tile.row[n][b] = make_uint4(0, 0, 0, 0);
             if (wanted)
                 tile.row[n][b] =
-                    __ldcg(reinterpret_cast<const uint4 *>(rows + (int64_t)key * from.dim + b * DIMS_PER_BLOCK));
+                    __ldcg(reinterpret_cast<const uint4 *>(rows + at + row * from.dim + b * DIMS_PER_BLOCK));
         }
 }
 
@@ -335,16 +349,18 @@ struct attention_unit {
 
 template <int DB>
 __device__ __forceinline__ void run_unit(const nmlp_cuda_decode_phase *ph, const attention_unit &u, uint32_t in_tag,
-                                         uint32_t out_tag, const attention_memory &mem, int position) {
+                                         uint32_t out_tag, const attention_memory &mem, int position,
+                                         const int32_t *table) {
     const int warp = threadIdx.x >> 5;
     int lane = threadIdx.x & 31;
     asm volatile("" : "+r"(lane)); /* what depends on it is computed here, not kept in registers through all phases */
     const int dim = ph->head_dim;
     const word *qkv = static_cast<const word *>(ph->op[0].x);
-    const int64_t base = (int64_t)u.kv_head * ph->context * dim;
+    const int64_t base = u.kv_head * ph->head_stride;
+    const key_pages pages = {table, ph->page_stride};
     __nv_bfloat16 *keys = static_cast<__nv_bfloat16 *>(ph->k_cache) + base;
     __nv_bfloat16 *values = static_cast<__nv_bfloat16 *>(ph->v_cache) + base;
-    const key_source from = {keys + (lane & 3) * 8, values + (lane & 3) * 8, dim, u.end, position};
+    const key_source from = {keys + (lane & 3) * 8, values + (lane & 3) * 8, pages, dim, u.end, position};
     int first = u.first + warp * KEYS_PER_WARP;
     const bool early_values = DB <= 2; /* wider heads have no registers for them while keys are there */
     key_tile<DB> k;
@@ -359,11 +375,11 @@ __device__ __forceinline__ void run_unit(const nmlp_cuda_decode_phase *ph, const
         prepare_head(h, qkv + (for_key ? ph->n_heads + u.kv_head : u.head + warp) * dim, in_tag, r,
                      (for_key ? ph->k_norm : ph->q_norm) != nullptr, ph->eps, dim / 2, lane);
         if (for_key)
-            put_key(keys + (int64_t)position * dim, mem.newest, h, dim / 2, lane);
+            put_key(keys + pages.at(position, dim), mem.newest, h, dim / 2, lane);
         else
             put_query(mem.queries, h, warp, ph->scale, dim / 2, lane);
     } else if (warp == HEADS_AT_ONCE + 1 && u.stores_newest) {
-        put_value<DB>(values + (int64_t)position * dim, mem.newest + dim,
+        put_value<DB>(values + pages.at(position, dim), mem.newest + dim,
                       qkv + (ph->n_heads + ph->n_kv_heads + u.kv_head) * dim, in_tag, dim, lane);
     }
     consumer_sync();
@@ -393,7 +409,7 @@ __device__ __forceinline__ void run_unit(const nmlp_cuda_decode_phase *ph, const
 /* Heads of up to DB * 32 columns. `scratch`: the block's input space, f32. */
 template <int DB>
 __device__ __forceinline__ void run_attention(const nmlp_cuda_decode_phase *ph, uint32_t in_tag, uint32_t out_tag,
-                                              float *scratch, int position) {
+                                              float *scratch, int position, const int32_t *table) {
     const int dim = ph->head_dim;
     const int n_keys = position + 1;
     const int per_chunk = keys_per_chunk(n_keys);
@@ -410,7 +426,7 @@ __device__ __forceinline__ void run_attention(const nmlp_cuda_decode_phase *ph, 
             u.head = u.kv_head * heads_per_kv + h;
             u.n_heads = min((int)HEADS_AT_ONCE, heads_per_kv - h);
             u.stores_newest = u.end == n_keys && h == 0;
-            run_unit<DB>(ph, u, in_tag, out_tag, mem, position);
+            run_unit<DB>(ph, u, in_tag, out_tag, mem, position, table);
         }
     }
 }

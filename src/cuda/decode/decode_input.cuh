@@ -52,8 +52,9 @@ __device__ __forceinline__ float warp_sum(float v) {
 
 /* Keys of one attention unit when there are n_keys. */
 __device__ __forceinline__ int keys_per_chunk(int n_keys) {
-    int chunk = (n_keys + NMLP_CUDA_DECODE_KEY_CHUNKS_MAX - 1) / NMLP_CUDA_DECODE_KEY_CHUNKS_MAX;
-    return chunk < NMLP_CUDA_DECODE_CHUNK_KEYS_MIN ? NMLP_CUDA_DECODE_CHUNK_KEYS_MIN : chunk;
+    const int even = (n_keys + NMLP_CUDA_DECODE_KEY_CHUNKS_MAX - 1) / NMLP_CUDA_DECODE_KEY_CHUNKS_MAX;
+    const int chunk = (even + NMLP_CUDA_DECODE_KEYS - 1) / NMLP_CUDA_DECODE_KEYS * NMLP_CUDA_DECODE_KEYS;
+    return max(chunk, (int)NMLP_CUDA_DECODE_CHUNK_KEYS_MIN);
 }
 
 /* ---- tagged words ---- */

@@ -44,6 +44,7 @@ enum {
     NMLP_CUDA_DECODE_SMALL_STAGES_MAX = 48, /* of quantised weights */
     NMLP_CUDA_DECODE_CONSUMER_WARPS = 8,
     NMLP_CUDA_DECODE_FIRST_PHASES = 6,
+    NMLP_CUDA_DECODE_KEYS = 16,            /* that a warp takes at a time: neighbours in a page */
     NMLP_CUDA_DECODE_CHUNK_KEYS_MIN = 128, /* keys of one attention unit, at least */
     NMLP_CUDA_DECODE_KEY_CHUNKS_MAX = 16,
     NMLP_CUDA_DECODE_SOFTMAX_STRIDE = 16 /* words between heads: all blocks ask for all of them at once, so each has a
@@ -112,12 +113,13 @@ typedef struct nmlp_cuda_decode_phase {
     const float *q_norm;
     const float *k_norm;
     const float *rope; /* [context, D] cos|sin */
-    void *k_cache;     /* bf16 [n_kv_heads, context, D] */
+    void *k_cache;     /* bf16; key p of a kv head is row p modulo 64 of a page, which the program's table names */
     void *v_cache;
+    int64_t page_stride; /* elements from a page to the next */
+    int64_t head_stride; /* and from a kv head to the next */
     int32_t n_heads;
     int32_t n_kv_heads;
     int32_t head_dim;
-    int32_t context;
     const void *embedding; /* bf16 [V, k]; with NORM: x is the token's row of it, and nobody's output need be polled */
 } __attribute__((aligned(16))) nmlp_cuda_decode_phase; /* copied 16 bytes at a time */
 
@@ -150,6 +152,7 @@ typedef struct nmlp_cuda_decode_program {
     int32_t stage_elems; /* bf16 elements of a stage of the ring */
     unsigned *tickets;   /* on the device; every block of a launch takes one, which tells the launches apart */
     nmlp_cuda_decode_state *state;
+    const int32_t *table;        /* on the device: pages of the sequence's keys and values; NULL: page i is the i-th */
     void *best;                  /* tagged [grid][2]: score and token of each block's best */
     unsigned long long *choices; /* pinned host memory [NMLP_CUDA_DECODE_CHOICES]: choice n at n modulo that, its token
                                     below, n above */

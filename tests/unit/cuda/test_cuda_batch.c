@@ -201,6 +201,7 @@ static void choices_are_the_best_tokens(void **state) {
     (void)state;
     if (!nmlp_test_gpu()) skip();
     for (int64_t more = 0; more <= 20; more += 10) {
+        check_choices(NMLP_TEST_ROOT "/models/tiny", 1, more);
         check_choices(NMLP_TEST_ROOT "/models/tiny", 2, more);
         check_choices(NMLP_TEST_ROOT "/models/tiny", 9, more);
         check_choices(NMLP_TEST_ROOT "/models/tiny", SEQUENCES_MAX, more);
@@ -425,6 +426,27 @@ static void decode_steps_match_the_cpu(void **state) {
     check_decode_steps(NMLP_TEST_ROOT "/models/tiny", 8);
 }
 
+/* Prompts in turns, so that no sequence has neighbouring pages; then one row at a time, of one sequence after the
+ * other: the kernel of a row alone, in a batch of many. */
+static void rows_alone_match_the_cpu(void **state) {
+    enum { N = 3, PIECE = 20, PROMPT = 80 };
+    struct both b;
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", N, &limits, 0x1p-5);
+    for (int i = 0; i < PROMPT / PIECE * N; i++) {
+        int64_t rows[SEQUENCES_MAX] = {0};
+        rows[i % N] = PIECE;
+        step(&b, rows);
+    }
+    for (int i = 0; i < (TOKENS - PROMPT) * N; i++) {
+        int64_t rows[SEQUENCES_MAX] = {0};
+        rows[i % N] = 1;
+        step(&b, rows);
+    }
+    close_both(&b);
+}
+
 /* Keys in several chunks, which blocks merge. */
 static void long_texts_match_the_cpu(void **state) {
     enum { LONG = 480, PROMPT = 250, N = 3 };
@@ -472,7 +494,7 @@ static void long_texts_match_the_cpu(void **state) {
     loaded_engine_close(&cpu);
 }
 
-/* Up to 8 rows run as 8: one sequence alone or beside others has the same bits. */
+/* Two to 8 rows run as 8: a sequence beside one other or beside five has the same bits. */
 static void company_in_a_bucket_changes_no_bit(void **state) {
     enum { N = 6, PROMPT = 40 };
     struct both b;
@@ -488,9 +510,10 @@ static void company_in_a_bucket_changes_no_bit(void **state) {
         items[s] = (nmlp_step_item){
             .sequence = b.sequence[s], .ids = b.ids[s] + PROMPT, .n = 1, .n_logits = 1, .logits = b.got + s * b.vocab};
     }
-    nmlp_assert_ok(nmlp_batch_step(b.batch, &items[2], 1, &err), &err);
+    nmlp_assert_ok(nmlp_batch_step(b.batch, &items[2], 2, &err), &err);
     memcpy(first, items[2].logits, (size_t)b.vocab * sizeof *first);
     nmlp_batch_truncate(b.batch, b.sequence[2], PROMPT);
+    nmlp_batch_truncate(b.batch, b.sequence[3], PROMPT);
     nmlp_assert_ok(nmlp_batch_step(b.batch, items, N, &err), &err);
     assert_memory_equal(items[2].logits, first, (size_t)b.vocab * sizeof *first);
     nmlp_mem_free(first);
@@ -509,6 +532,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(random_schedules_equal_sequences_alone),
         cmocka_unit_test(company_in_a_bucket_changes_no_bit),
         cmocka_unit_test(decode_steps_match_the_cpu),
+        cmocka_unit_test(rows_alone_match_the_cpu),
         cmocka_unit_test(long_texts_match_the_cpu),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
