@@ -39,12 +39,21 @@ nmlp_view *nmlp_quant_layer_view(nmlp_layer *layer, int i);
 /* Which of the NMLP_QUANT_MATRICES view i belongs to. */
 int nmlp_quant_view_matrix(int i);
 
-/* Mean second moments of what the matrices of a layer see; destroyed by nmlp_quant_layer_make. */
+/* What the matrices of a layer see: attention_input [H], attention_mixed [n_heads * D], mlp_input [H], mlp_act [I]. */
+enum { NMLP_QUANT_INPUTS = 4 };
+typedef enum nmlp_quant_input {
+    NMLP_QUANT_ATTENTION_INPUT,
+    NMLP_QUANT_ATTENTION_MIXED,
+    NMLP_QUANT_MLP_INPUT,
+    NMLP_QUANT_MLP_ACT
+} nmlp_quant_input;
+int64_t nmlp_quant_input_size(const nmlp_config *config, nmlp_quant_input input);
+
+/* Means over calibration tokens; destroyed by nmlp_quant_layer_make. */
 typedef struct nmlp_quant_moments {
-    double *attention_input; /* [H,H] */
-    double *attention_mixed; /* [Q,Q], Q = n_heads * D */
-    double *mlp_input;       /* [H,H] */
-    double *mlp_act;         /* [I,I] */
+    double *second[NMLP_QUANT_INPUTS]; /* [K,K] x x^T of the inputs x behind quantised layers */
+    double *drift[NMLP_QUANT_INPUTS];  /* [K,K] (d - x) x^T, d the inputs of the model as it was; NULL: not known */
+    int64_t tokens;                    /* of which they are means */
 } nmlp_quant_moments;
 
 /* `out` becomes the layer with quantised views in place, their memory from `arena`. A type whose groups do not divide a

@@ -38,68 +38,84 @@ static nmlp_status advance(nmlp_quant_pass *p, int64_t tokens, nmlp_err *err) {
 
 /* ---- moments ---- */
 
+/* Beyond so many inputs the dense model's are not looked at: what that takes grows with their cube. */
+enum { DRIFT_INPUTS_MAX = 4096 };
+
 struct watch {
     const nmlp_kernels *kernels;
     nmlp_pool *pool;
     const nmlp_config *config;
     nmlp_quant_moments moments;
-    nmlp_status st; /* of the first failure: observers cannot return one */
+    float *dense[NMLP_QUANT_INPUTS]; /* [context, K] what the model as it was sees in this window; NULL: not known */
+    bool of_dense;                   /* it runs now */
+    nmlp_status st;                  /* of the first failure: observers cannot return one */
     nmlp_err err;
 };
 
-static void add(struct watch *w, double *c, const float *x, int64_t s, int64_t n) {
-    if (w->st == NMLP_OK) w->st = nmlp_gram_add(w->kernels, w->pool, c, x, s, n, &w->err);
+static void see(struct watch *w, nmlp_quant_input input, const float *x, int64_t s) {
+    int64_t n = nmlp_quant_input_size(w->config, input);
+    if (w->st != NMLP_OK) return;
+    if (w->of_dense) {
+        if (w->dense[input]) memcpy(w->dense[input], x, (size_t)(s * n) * sizeof *x);
+        return;
+    }
+    w->st = nmlp_gram_add(w->kernels, w->pool, w->moments.second[input], x, s, n, &w->err);
+    if (w->st == NMLP_OK && w->dense[input])
+        w->st = nmlp_gram_add_cross(w->kernels, w->pool, w->moments.drift[input], w->dense[input], x, s, n, n, &w->err);
 }
 
 static void on_attention_input(void *ctx, int64_t layer, const float *x, int64_t s) {
-    struct watch *w = ctx;
     (void)layer;
-    add(w, w->moments.attention_input, x, s, w->config->hidden);
+    see(ctx, NMLP_QUANT_ATTENTION_INPUT, x, s);
 }
 
 static void on_attention_mixed(void *ctx, int64_t layer, const float *x, int64_t s) {
-    struct watch *w = ctx;
     (void)layer;
-    add(w, w->moments.attention_mixed, x, s, w->config->n_heads * w->config->head_dim);
+    see(ctx, NMLP_QUANT_ATTENTION_MIXED, x, s);
 }
 
 static void on_mlp_input(void *ctx, int64_t layer, const float *x, int64_t s) {
-    struct watch *w = ctx;
     (void)layer;
-    add(w, w->moments.mlp_input, x, s, w->config->hidden);
+    see(ctx, NMLP_QUANT_MLP_INPUT, x, s);
 }
 
 static void on_mlp_inside(void *ctx, int64_t layer, const float *gate, const float *up, const float *act, int64_t s) {
-    struct watch *w = ctx;
     (void)layer;
     (void)gate;
     (void)up;
-    add(w, w->moments.mlp_act, act, s, w->config->intermediate);
+    see(ctx, NMLP_QUANT_MLP_ACT, act, s);
 }
 
-static nmlp_status new_moments(nmlp_quant_moments *m, nmlp_arena *arena, const nmlp_config *c, nmlp_err *err) {
-    int64_t q = c->n_heads * c->head_dim;
-    struct {
-        double **at;
-        int64_t n;
-    } parts[] = {{&m->attention_input, c->hidden},
-                 {&m->attention_mixed, q},
-                 {&m->mlp_input, c->hidden},
-                 {&m->mlp_act, c->intermediate}};
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        *parts[i].at = nmlp_arena_new(arena, (size_t)(parts[i].n * parts[i].n), sizeof(double), err);
-        if (!*parts[i].at) return NMLP_E_NOMEM;
+static nmlp_status new_moments(struct watch *w, nmlp_arena *arena, int64_t context, nmlp_err *err) {
+    for (int i = 0; i < NMLP_QUANT_INPUTS; i++) {
+        int64_t n = nmlp_quant_input_size(w->config, (nmlp_quant_input)i);
+        w->moments.second[i] = nmlp_arena_new(arena, (size_t)(n * n), sizeof(double), err);
+        if (!w->moments.second[i]) return NMLP_E_NOMEM;
+        if (n > DRIFT_INPUTS_MAX) continue;
+        w->moments.drift[i] = nmlp_arena_new(arena, (size_t)(n * n), sizeof(double), err);
+        w->dense[i] = nmlp_arena_new(arena, (size_t)(context * n), sizeof(float), err);
+        if (!w->moments.drift[i] || !w->dense[i]) return NMLP_E_NOMEM;
     }
     return NMLP_OK;
 }
 
 /* Sums to means, and what few tokens cannot tell about pairs of inputs towards 0. */
-static void finish_moments(double *c, int64_t n, int64_t tokens) {
+static void finish_moments(double *c, double *drift, int64_t n, int64_t tokens) {
     for (int64_t i = 0; i < n * n; i++) c[i] /= (double)tokens;
+    for (int64_t i = 0; drift && i < n * n; i++) drift[i] = drift[i] / (double)tokens - c[i];
     nmlp_gram_shrink(c, n, tokens);
 }
 
-/* The layer's own weights on the calibration windows; the hidden states stay where they are. */
+/* A window of the model as it was, one layer further. */
+static nmlp_status run_dense(nmlp_quant_pass *p, nmlp_session *session, int64_t l, int64_t window, nmlp_err *err) {
+    int64_t h = nmlp_engine_model(p->engine)->config.hidden, context = p->windows->context;
+    float *rows = p->dense_rows + window * context * h;
+    nmlp_session_run_layer(session, l, rows, 0, context);
+    NMLP_RETURN_IF_FAILED(nmlp_check_rows(rows, context, h, l, "hidden state", err));
+    return advance(p, context, err);
+}
+
+/* The layer's own weights on the calibration windows; the quantised model's hidden states stay where they are. */
 static nmlp_status collect(nmlp_quant_pass *p, int64_t l, struct watch *w, nmlp_err *err) {
     const nmlp_config *c = w->config;
     const nmlp_calib_windows *windows = p->windows;
@@ -116,6 +132,9 @@ static nmlp_status collect(nmlp_quant_pass *p, int64_t l, struct watch *w, nmlp_
     NMLP_TRY(nmlp_session_create(&session, p->engine, windows->context, windows->context, true, err));
     nmlp_session_set_observer(session, &observer);
     for (int64_t i = 0; i < windows->n_calib; i++) {
+        w->of_dense = true;
+        NMLP_TRY(run_dense(p, session, l, i, err));
+        w->of_dense = false;
         memcpy(rows, p->rows + i * window_elems, (size_t)window_elems * sizeof *rows);
         nmlp_session_run_layer(session, l, rows, 0, windows->context);
         NMLP_TRY(nmlp_check_rows(rows, windows->context, c->hidden, l, "hidden state", err));
@@ -125,13 +144,26 @@ static nmlp_status collect(nmlp_quant_pass *p, int64_t l, struct watch *w, nmlp_
             NMLP_TRY(w->st);
         }
     }
-    finish_moments(w->moments.attention_input, c->hidden, tokens);
-    finish_moments(w->moments.attention_mixed, c->n_heads * c->head_dim, tokens);
-    finish_moments(w->moments.mlp_input, c->hidden, tokens);
-    finish_moments(w->moments.mlp_act, c->intermediate, tokens);
+    w->moments.tokens = tokens;
+    for (int i = 0; i < NMLP_QUANT_INPUTS; i++)
+        finish_moments(w->moments.second[i], w->moments.drift[i], nmlp_quant_input_size(c, (nmlp_quant_input)i),
+                       tokens);
 out:
     nmlp_session_destroy(session);
     nmlp_mem_free(rows);
+    return st;
+}
+
+/* Where a layer is there already, what `collect` would have done to the hidden states. */
+static nmlp_status skip_layer(nmlp_quant_pass *p, int64_t l, nmlp_err *err) {
+    const nmlp_calib_windows *w = p->windows;
+    nmlp_session *session = NULL;
+    nmlp_status st = NMLP_OK;
+    NMLP_TRY(nmlp_session_create(&session, p->engine, w->context, w->context, false, err));
+    for (int64_t i = 0; i < w->n_calib; i++) NMLP_TRY(run_dense(p, session, l, i, err));
+    NMLP_TRY(advance(p, nmlp_calib_windows_calib_tokens(w), err));
+out:
+    nmlp_session_destroy(session);
     return st;
 }
 
@@ -153,7 +185,7 @@ static nmlp_status make_layer(nmlp_quant_pass *p, int64_t l, const char *path, n
     struct watch w = {.pool = nmlp_engine_pool(p->engine), .config = &model->config};
     nmlp_arena_init(&arena);
     NMLP_TRY(nmlp_kernels_select(&w.kernels, nmlp_cpu_get(), nmlp_engine_isa(p->engine), err));
-    NMLP_TRY(new_moments(&w.moments, &arena, w.config, err));
+    NMLP_TRY(new_moments(&w, &arena, p->windows->context, err));
     NMLP_TRY(collect(p, l, &w, err));
     NMLP_TRY(nmlp_quant_layer_make(&made, &arena, &model->layers[l], p->formats + l * NMLP_QUANT_MATRICES, &w.moments,
                                    w.pool, err));
@@ -225,7 +257,8 @@ static void on_rows(void *ctx, nmlp_session *session, const float *rows, int64_t
     struct head_rows *h = ctx;
     (void)session;
     (void)first;
-    add(h->watch, h->moments, rows, s, h->watch->config->hidden);
+    struct watch *w = h->watch;
+    if (w->st == NMLP_OK) w->st = nmlp_gram_add(w->kernels, w->pool, h->moments, rows, s, w->config->hidden, &w->err);
 }
 
 /* Second moments of what the head sees, from the model as it is on some of the calibration windows. */
@@ -249,7 +282,7 @@ static nmlp_status head_moments(nmlp_quant_pass *p, double *moments, nmlp_err *e
             NMLP_TRY(watch.st);
         }
     }
-    finish_moments(moments, c->hidden, n * w->context);
+    finish_moments(moments, NULL, c->hidden, n * w->context);
 out:
     nmlp_session_destroy(session);
     return st;
@@ -328,7 +361,9 @@ static nmlp_status embed(nmlp_quant_pass *p, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, p->engine, w->context, 1, false, err));
     nmlp_status st = nmlp_session_embed(session, w->ids, n, p->rows, err); /* checks the ids too */
     nmlp_session_destroy(session);
-    if (st != NMLP_OK || !nmlp_dtype_is_quantised(p->made->embedding.dtype)) return st;
+    if (st != NMLP_OK) return st;
+    memcpy(p->dense_rows, p->rows, (size_t)(nmlp_calib_windows_calib_tokens(w) * h) * sizeof *p->rows);
+    if (!nmlp_dtype_is_quantised(p->made->embedding.dtype)) return NMLP_OK;
     float scale = (float)nmlp_engine_model(p->engine)->config.embedding_scale;
     for (int64_t i = 0; i < n; i++) nmlp_quant_row_to_f32(p->rows + i * h, &p->made->embedding, w->ids[i]);
     if (scale != 1.0f) nmlp_multiply(p->rows, p->rows, scale, n * h, nmlp_engine_pool(p->engine));
@@ -336,26 +371,33 @@ static nmlp_status embed(nmlp_quant_pass *p, nmlp_err *err) {
     return NMLP_OK;
 }
 
-nmlp_status nmlp_quant_pass_run(nmlp_quant_pass *p, nmlp_err *err) {
-    const nmlp_calib_windows *w = p->windows;
-    int64_t n_layers = p->made->n_layers;
-    nmlp_work_tally tally = {0};
-    p->total = (double)n_layers * (double)(nmlp_calib_windows_tokens(w) + nmlp_calib_windows_calib_tokens(w));
-    NMLP_RETURN_IF_FAILED(open_head(p, &tally, err));
+static nmlp_status run_pass(nmlp_quant_pass *p, nmlp_work_tally *tally, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(open_head(p, tally, err));
     NMLP_RETURN_IF_FAILED(embed(p, err));
-    for (int64_t l = 0; l < n_layers; l++) {
+    for (int64_t l = 0; l < p->made->n_layers; l++) {
         char path[PATH_MAX_BYTES], name[64];
         nmlp_work_state state;
         snprintf(name, sizeof name, "layer-%05lld.quant", (long long)l);
         NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, p->work_dir, name, err));
         NMLP_RETURN_IF_FAILED(open_layer(p, l, path, &state, err));
-        tally.n[state]++;
+        tally->n[state]++;
         if (state == NMLP_WORK_VALID)
-            NMLP_RETURN_IF_FAILED(advance(p, nmlp_calib_windows_calib_tokens(w), err));
+            NMLP_RETURN_IF_FAILED(skip_layer(p, l, err));
         else
             NMLP_RETURN_IF_FAILED(make_layer(p, l, path, err));
         NMLP_RETURN_IF_FAILED(run_layer(p, l, err));
     }
-    nmlp_work_tally_note(&tally, "quantised layers", p->progress);
     return NMLP_OK;
+}
+
+nmlp_status nmlp_quant_pass_run(nmlp_quant_pass *p, nmlp_err *err) {
+    int64_t h = nmlp_engine_model(p->engine)->config.hidden, calib = nmlp_calib_windows_calib_tokens(p->windows);
+    nmlp_work_tally tally = {0};
+    p->total = (double)p->made->n_layers * (double)(nmlp_calib_windows_tokens(p->windows) + 2 * calib);
+    p->dense_rows = nmlp_mem_new((size_t)(calib * h), sizeof *p->dense_rows, err);
+    nmlp_status st = p->dense_rows ? run_pass(p, &tally, err) : NMLP_E_NOMEM;
+    nmlp_mem_free(p->dense_rows);
+    p->dense_rows = NULL;
+    if (st == NMLP_OK) nmlp_work_tally_note(&tally, "quantised layers", p->progress);
+    return st;
 }

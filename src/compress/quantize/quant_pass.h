@@ -1,5 +1,6 @@
 /* All layers of a model in fewer bits, one after the other: each sees the hidden states that the quantised layers below
- * it leave. One layer's moments and weights are in memory at a time. */
+ * it leave, and aims half way at the outputs it has on those of the model as it was. One layer's moments and weights
+ * are in memory at a time. */
 #ifndef NMLP_COMPRESS_QUANTIZE_QUANT_PASS_H
 #define NMLP_COMPRESS_QUANTIZE_QUANT_PASS_H
 
@@ -30,6 +31,7 @@ typedef struct nmlp_quant_pass {
     const nmlp_progress *progress;
     nmlp_quant_model *made;
     float *rows;        /* [T,H] hidden states of all windows; behind the last layer at the end */
+    float *dense_rows;  /* [calibration tokens,H] those of the model as it was; the pass's own */
     double done, total; /* tokens times layers */
 } nmlp_quant_pass;
 
