@@ -55,11 +55,10 @@ static double weights_of(const nmlp_bench_case *c) {
 
 /* ---- the weights ---- */
 
-static const nmlp_bench_weight_type weight_types[] = {{"f32", NMLP_DTYPE_F32, 0},
-                                                      {"bf16", NMLP_DTYPE_BF16, 0},
-                                                      {"q8", NMLP_DTYPE_Q8, 0},
-                                                      {"q4", NMLP_DTYPE_Q4, 32},
-                                                      {"q4-64", NMLP_DTYPE_Q4, 64}};
+static const nmlp_bench_weight_type weight_types[] = {
+    {"f32", NMLP_DTYPE_F32, 0, false},  {"bf16", NMLP_DTYPE_BF16, 0, false}, {"q8", NMLP_DTYPE_Q8, 0, false},
+    {"q4", NMLP_DTYPE_Q4, 32, false},   {"q4-64", NMLP_DTYPE_Q4, 64, false}, {"q4z", NMLP_DTYPE_Q4, 32, true},
+    {"q4z-64", NMLP_DTYPE_Q4, 64, true}};
 
 const nmlp_bench_weight_type *nmlp_bench_weight_type_of(const char *name) {
     for (size_t i = 0; i < sizeof weight_types / sizeof weight_types[0]; i++)
@@ -73,7 +72,9 @@ static nmlp_status new_weight(nmlp_view *view, const nmlp_bench_weight_type *typ
     view->group = type->group;
     view->data = nmlp_mem_new(nmlp_view_bytes(view), 1, err);
     if (nmlp_dtype_is_quantised(type->dtype)) view->scales = nmlp_mem_new(nmlp_quant_scale_bytes(view), 1, err);
-    return view->data && (view->scales || !nmlp_dtype_is_quantised(type->dtype)) ? NMLP_OK : NMLP_E_NOMEM;
+    if (type->zeros) view->zeros = nmlp_mem_new((size_t)(n * nmlp_quant_groups(view)), 1, err);
+    bool whole = view->data && (view->scales || !nmlp_dtype_is_quantised(type->dtype)) && (view->zeros || !type->zeros);
+    return whole ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 /* Uniform of variance 1/k: activations keep their size through the layer. */
@@ -103,6 +104,7 @@ static void free_factors(nmlp_factors *f) {
     for (int i = 0; i < 3; i++) {
         nmlp_mem_free((void *)(uintptr_t)views[i]->data);
         nmlp_mem_free((void *)(uintptr_t)views[i]->scales);
+        nmlp_mem_free((void *)(uintptr_t)views[i]->zeros);
     }
 }
 

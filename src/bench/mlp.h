@@ -5,11 +5,12 @@
 #include "bench/peer.h"
 #include "bench/samples.h"
 
-/* "f32", "bf16", "q8", "q4" (groups of 32) or "q4-64". */
+/* "f32", "bf16", "q8", "q4" (groups of 32) or "q4-64", "q4z" or "q4z-64" (with zero points). */
 typedef struct nmlp_bench_weight_type {
     const char *name;
     nmlp_dtype dtype;
     int group;
+    bool zeros;
 } nmlp_bench_weight_type;
 
 /* NULL when there is no type of that name. */
