@@ -207,6 +207,14 @@ static struct gaps gaps_of(const struct stream *s) {
     return g;
 }
 
+/* The largest gap that ended by `until`, over the stream's median gap. */
+static double gap_ratio_until(const struct stream *s, double until) {
+    double largest = 0, median = gaps_of(s).median;
+    for (int i = 1; i < s->n_events && i < s->new_tokens && s->arrivals[i] <= until; i++)
+        largest = fmax(largest, s->arrivals[i] - s->arrivals[i - 1]);
+    return median > 0 ? largest / median : 0;
+}
+
 /* Tokens per second from when the last stream has its first token until the first stream ends. */
 static double rate(const struct stream *streams, int n) {
     double from = 0, to = INFINITY, tokens = 0;
@@ -290,10 +298,14 @@ static void long_load(int n, int prompt, int new_tokens, int long_prompt) {
     random_ids(ids, 0, long_prompt);
     start(&streams[n], ids, long_prompt, 4);
     run(streams, n + 1, NULL);
-    int behind = 0; /* streams that ended before the long prompt was done say little */
-    for (int i = 0; i < n; i++) behind += streams[i].last < streams[n].first;
-    printf("{\"long_ttft_ms\":%.1f,\"long_failed\":%d,\"ended_before\":%d,", 1e3 * (streams[n].first - streams[n].sent),
-           streams[n].failed, behind);
+    int behind = 0;   /* streams that ended before the long prompt was done say little */
+    double ratio = 0; /* while the long request was there: what comes later is not its doing */
+    for (int i = 0; i < n; i++) {
+        behind += streams[i].last < streams[n].first;
+        ratio = fmax(ratio, gap_ratio_until(&streams[i], streams[n].last));
+    }
+    printf("{\"long_ttft_ms\":%.1f,\"long_failed\":%d,\"ended_before\":%d,\"long_gap_ratio\":%.2f,",
+           1e3 * (streams[n].first - streams[n].sent), streams[n].failed, behind, ratio);
     print_common(streams, n);
     printf("}\n");
     free(ids);
