@@ -168,7 +168,7 @@ static void fetch_ahead(const struct worker *self, uint64_t seen, const nmlp_poo
         for (int j = 0; j < ahead->n_parts; j++) {
             const nmlp_pool_ahead_part *part = &ahead->parts[j];
             int64_t at = part->n_units * self->index / n + i;
-            if (at >= part->n_units * (self->index + 1) / n) continue;
+            if (!part->memory || at >= part->n_units * (self->index + 1) / n) continue;
             if (left < part->unit_bytes) return;
             if (!fetch_unit(self, seen, part->memory + part->unit_bytes * (size_t)at, part->unit_bytes)) return;
             left -= part->unit_bytes;

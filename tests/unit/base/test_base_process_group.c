@@ -51,7 +51,7 @@ static nmlp_status exchange(void *ctx, void *received, const void *data, const i
     (void)err;
     b->sent[m->group.rank] = data;
     pthread_barrier_wait(&b->barrier);
-    for (int k = 0; k < b->size; k++) memcpy((char *)received + k * mine, b->sent[k] + begin, (size_t)mine);
+    for (int k = 0; k < b->size && mine > 0; k++) memcpy((char *)received + k * mine, b->sent[k] + begin, (size_t)mine);
     pthread_barrier_wait(&b->barrier);
     return NMLP_OK;
 }
