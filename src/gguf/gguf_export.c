@@ -38,7 +38,8 @@ static nmlp_status check_model(struct export *x, nmlp_err *err) {
     const char *family = m->config.family;
     bool llama = strcmp(family, "llama") == 0 || strcmp(family, "mistral") == 0;
     if (m->config.compressed) {
-        nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: has factorised matrices, which GGUF files cannot hold", m->checkpoint.dir);
+        nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: has factorised matrices, which GGUF files cannot hold",
+                  m->checkpoint.dir);
         nmlp_fail_hint(err, "expand the model first");
         return NMLP_E_UNSUPPORTED;
     }
