@@ -73,6 +73,11 @@ static int run_joined(const nmlp_cli *cli, const nmlp_bench *bench, nmlp_bench_a
     if (nmlp_cluster_launched().size > 1 && bench != &nmlp_bench_model)
         return nmlp_cli_usage(cli, "bench %s works in one process, %d were started", bench->name,
                               nmlp_cluster_launched().size);
+    if (!(args->network_us >= 0) || !(args->network_gbit >= 0))
+        return nmlp_cli_usage(cli, "--network-us and --network-gbit must be 0 or more");
+    if (nmlp_cluster_launched().size < 2 && (args->network_us > 0 || args->network_gbit > 0))
+        return nmlp_cli_usage(cli,
+                              "--network-us and --network-gbit need several processes: start them with mpirun -n N");
     if (nmlp_cluster_join(&cluster, NMLP_CLUSTER_TIMEOUT_S, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
     args->tensor_group = nmlp_cluster_group(cluster);
     nmlp_cluster_emulate(cluster, args->network_us, args->network_gbit);

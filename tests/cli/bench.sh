@@ -60,3 +60,11 @@ contains "$(cat "$work/err")" "model director" "no model"
 if "$command" bench peak models/tiny 2>"$work/err"; then fail "peak took a model"; fi
 if "$command" bench nothing 2>"$work/err"; then fail "an unknown benchmark was taken"; fi
 contains "$(cat "$work/err")" "there is no benchmark" "unknown benchmark"
+
+# Options of a network that nothing would use are refused.
+for words in "--network-us -3" "--network-gbit 1"; do
+    code=0
+    # shellcheck disable=SC2086
+    "$command" bench model "$tiny" --rounds 1 $words >/dev/null 2>"$work/err" || code=$?
+    [ "$code" -eq 2 ] && grep -q network "$work/err" || fail "accepted: $words"
+done

@@ -1,12 +1,6 @@
 #!/bin/sh
 # Several processes under mpirun give what one gives, and end together.
-. "$2/tests/lib/cli.sh"
-"$command" --version | grep -q '^  MPI *none' && { echo "SKIPPED: built without MPI: several processes are NOT tested"; exit 77; }
-command -v mpirun >/dev/null || { echo "SKIPPED: no mpirun: several processes are NOT tested"; exit 77; }
-OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_orte_tmpdir_base=$work
-OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl=self,vader,tcp
-export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_orte_tmpdir_base
-export OMPI_MCA_rmaps_base_oversubscribe OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_btl
+. "$2/tests/lib/mpi.sh"
 
 # what depends on the clock goes
 steady() { sed 's/"seconds":[^,}]*//; s/"tok_s":[^,}]*//'; }

@@ -1,20 +1,9 @@
 #!/bin/sh
 # A model that processes share behind serve and bench model, and quantised weights in slices: answers are those of one.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
+. "$2/tests/lib/mpi.sh"
 job=
 trap '[ -z "$job" ] || kill $job 2>/dev/null; rm -rf "$work"' EXIT
-fail() { echo "FAILED: $1"; exit 1; }
-"$command" --version | grep -q '^  MPI *none' && { echo "SKIPPED: built without MPI: several processes are NOT tested"; exit 77; }
-command -v mpirun >/dev/null || { echo "SKIPPED: no mpirun: several processes are NOT tested"; exit 77; }
 command -v curl >/dev/null || { echo "SKIPPED: no curl: a shared server is NOT tested"; exit 77; }
-OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_orte_tmpdir_base=$work
-OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl=self,vader,tcp
-export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_orte_tmpdir_base
-export OMPI_MCA_rmaps_base_oversubscribe OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_btl
-tiny=$root/models/tiny
 
 # Four clients at once of a server on two processes, two that began alike.
 start() { # more options

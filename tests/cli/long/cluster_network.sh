@@ -1,19 +1,7 @@
 #!/bin/sh
 # A token of a model that processes share over a slow network, emulated between processes of one machine, beside what
-# predict --cluster computes: within 20 %. Waits are long, so that those of this machine's scheduler do not count.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() { echo "FAILED: $1"; exit 1; }
-"$command" --version | grep -q '^  MPI *none' && { echo "SKIPPED: built without MPI: several processes are NOT tested"; exit 77; }
-command -v mpirun >/dev/null || { echo "SKIPPED: no mpirun: several processes are NOT tested"; exit 77; }
-OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_orte_tmpdir_base=$work
-OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl=self,vader,tcp
-export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_orte_tmpdir_base
-export OMPI_MCA_rmaps_base_oversubscribe OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_btl
-tiny=$root/models/tiny
+# predict --cluster computes: within 20 %. Waits are long, so that late wake-ups do not count.
+. "$2/tests/lib/mpi.sh"
 for network in "2 20000 100" "2 20000 0.01" "4 20000 100" "4 20000 0.01"; do
     # shellcheck disable=SC2086
     set -- $network

@@ -1,49 +1,15 @@
 /* Compression of families that differ from Llama: fused projections, norms after the MLP, GELU, scaled residuals. The
  * compressed model and the dense one that expand makes of it compute the same, and the weights that were kept help. */
-#include <math.h>
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "compress/compress.h"
 #include "engine/session.h"
+#include "lib/small_vocab.h"
 #include "lib/testing.h"
 #include "model/expand.h"
 
-enum { N_IDS = 4096, N = 40, VOCAB = 96 };
-
-static void random_ids(int32_t *ids, int64_t n, uint64_t seed) {
-    nmlp_rng rng;
-    nmlp_rng_seed(&rng, seed);
-    for (int64_t i = 0; i < n; i++) ids[i] = (int32_t)(nmlp_rng_next(&rng) % VOCAB);
-}
-
-static void last_logits(const char *dir, float *logits) {
-    int32_t ids[N];
-    nmlp_model model;
-    nmlp_engine *engine;
-    nmlp_session *session;
-    nmlp_engine_options options = {0};
-    nmlp_err err;
-    random_ids(ids, N, 2);
-    nmlp_assert_ok(nmlp_model_open(&model, dir, &err), &err);
-    nmlp_assert_ok(nmlp_engine_create(&engine, &model, &options, &err), &err);
-    nmlp_assert_ok(nmlp_session_create(&session, engine, N, 0, false, &err), &err);
-    nmlp_assert_ok(nmlp_session_append(session, ids, N, NULL, NULL, &err), &err);
-    memcpy(logits, nmlp_session_last_logits(session), VOCAB * sizeof *logits);
-    nmlp_session_destroy(session);
-    nmlp_engine_destroy(engine);
-    nmlp_model_close(&model);
-}
-
-static double distance(const float *a, const float *b) {
-    double sum = 0, size = 0;
-    for (int i = 0; i < VOCAB; i++) {
-        sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        size += (double)a[i] * (double)a[i];
-    }
-    return sqrt(sum / size);
-}
+enum { N_IDS = 4096 };
 
 static nmlp_compress_report compress(const char *from, const char *to) {
     static int32_t ids[N_IDS];
@@ -60,7 +26,7 @@ static nmlp_compress_report compress(const char *from, const char *to) {
     options.context = 128;
     options.rounds = 0;
     options.calib_name = "random ids";
-    random_ids(ids, N_IDS, 1);
+    small_vocab_random_ids(ids, N_IDS, 1);
     nmlp_assert_ok(nmlp_model_open(&model, from, &err), &err);
     nmlp_assert_ok(nmlp_engine_create(&engine, &model, &engine_options, &err), &err);
     nmlp_assert_ok(nmlp_compress_run(engine, ids, N_IDS, to, &options, &report, &err), &err);
@@ -72,7 +38,7 @@ static nmlp_compress_report compress(const char *from, const char *to) {
 /* Returns the KL divergence for each parameter removed. */
 static double check_family(const char *name) {
     char from[4096], dir[1024], small[2048], wide[2048], card[2200];
-    float original[VOCAB], compressed[VOCAB], expanded[VOCAB];
+    float original[SMALL_VOCAB], compressed[SMALL_VOCAB], expanded[SMALL_VOCAB];
     nmlp_model model;
     nmlp_err err;
     int64_t bytes;
@@ -91,11 +57,11 @@ static double check_family(const char *name) {
     assert_true(nmlp_model_measure(&model).n_lowrank > 0);
     nmlp_assert_ok(nmlp_model_expand(&model, wide, NULL, NULL, &bytes, &err), &err);
     nmlp_model_close(&model);
-    last_logits(from, original);
-    last_logits(small, compressed);
-    last_logits(wide, expanded);
-    assert_true(distance(compressed, expanded) < 0.02); /* products in bf16 */
-    assert_true(distance(compressed, original) > 1e-3);
+    small_vocab_last_logits(from, original);
+    small_vocab_last_logits(small, compressed);
+    small_vocab_last_logits(wide, expanded);
+    assert_true(small_vocab_distance(compressed, expanded) < 0.02); /* products in bf16 */
+    assert_true(small_vocab_distance(compressed, original) > 1e-3);
     snprintf(card, sizeof card, "%s/README.md", small);
     assert_true(nmlp_file_exists(card));
     snprintf(card, sizeof card, "%s/modeling_neuronmlp.py", small);

@@ -4,46 +4,13 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "compress/compress.h"
 #include "engine/session.h"
+#include "lib/small_vocab.h"
 #include "lib/testing.h"
 #include "model/expand.h"
 
-enum { N_IDS = 4096, N = 40, VOCAB = 96 };
-
-static void random_ids(int32_t *ids, int64_t n, uint64_t seed) {
-    nmlp_rng rng;
-    nmlp_rng_seed(&rng, seed);
-    for (int64_t i = 0; i < n; i++) ids[i] = (int32_t)(nmlp_rng_next(&rng) % VOCAB);
-}
-
-static void last_logits(const char *dir, float *logits) {
-    int32_t ids[N];
-    nmlp_model model;
-    nmlp_engine *engine;
-    nmlp_session *session;
-    nmlp_engine_options options = {0};
-    nmlp_err err;
-    random_ids(ids, N, 2);
-    nmlp_assert_ok(nmlp_model_open(&model, dir, &err), &err);
-    nmlp_assert_ok(nmlp_engine_create(&engine, &model, &options, &err), &err);
-    nmlp_assert_ok(nmlp_session_create(&session, engine, N, 0, false, &err), &err);
-    nmlp_assert_ok(nmlp_session_append(session, ids, N, NULL, NULL, &err), &err);
-    memcpy(logits, nmlp_session_last_logits(session), VOCAB * sizeof *logits);
-    nmlp_session_destroy(session);
-    nmlp_engine_destroy(engine);
-    nmlp_model_close(&model);
-}
-
-static double distance(const float *a, const float *b) {
-    double sum = 0, size = 0;
-    for (int i = 0; i < VOCAB; i++) {
-        sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        size += (double)a[i] * (double)a[i];
-    }
-    return sqrt(sum / size);
-}
+enum { N_IDS = 4096 };
 
 static nmlp_compress_options options_of(double ratio, bool attention) {
     nmlp_compress_options options = nmlp_compress_defaults();
@@ -70,7 +37,7 @@ static nmlp_status compress(const char *family, const char *to, const nmlp_compr
     nmlp_model model;
     char from[4096];
     path_of(from, family);
-    random_ids(ids, N_IDS, 1);
+    small_vocab_random_ids(ids, N_IDS, 1);
     nmlp_assert_ok(nmlp_model_open(&model, from, err), err);
     nmlp_assert_ok(nmlp_engine_create(&engine, &model, &engine_options, err), err);
     nmlp_status st = nmlp_compress_run(engine, ids, N_IDS, to, options, report, err);
@@ -82,7 +49,7 @@ static nmlp_status compress(const char *family, const char *to, const nmlp_compr
 /* Ranks are uniform, so that attention has factors whatever the text says. */
 static void check_family(const char *family, nmlp_joint_mode joint) {
     char dir[1024], small[2048], wide[2048], from[4096];
-    float original[VOCAB], compressed[VOCAB], expanded[VOCAB];
+    float original[SMALL_VOCAB], compressed[SMALL_VOCAB], expanded[SMALL_VOCAB];
     nmlp_compress_options options = options_of(0.2, true);
     nmlp_compress_report report;
     nmlp_model model, dense;
@@ -112,11 +79,11 @@ static void check_family(const char *family, nmlp_joint_mode joint) {
     assert_int_equal(nmlp_model_measure(&dense).n_attention_lowrank, 0);
     nmlp_model_close(&dense);
     path_of(from, family);
-    last_logits(from, original);
-    last_logits(small, compressed);
-    last_logits(wide, expanded);
-    assert_true(distance(compressed, expanded) < 0.02); /* products in bf16 */
-    assert_true(distance(compressed, original) > 1e-3);
+    small_vocab_last_logits(from, original);
+    small_vocab_last_logits(small, compressed);
+    small_vocab_last_logits(wide, expanded);
+    assert_true(small_vocab_distance(compressed, expanded) < 0.02); /* products in bf16 */
+    assert_true(small_vocab_distance(compressed, original) > 1e-3);
     nmlp_test_rmdir(dir);
 }
 
