@@ -39,13 +39,16 @@ typedef struct nmlp_compression_options {
     const char
         *work_dir; /* keeps statistics in "<work_dir>.partial", which `resume` uses for other ratios; NULL: not */
     /* For research; defaults in brackets. */
-    int plain_svd;       /* 1: without whitening by the inputs (0) */
-    int no_row_weights;  /* 1: without SwiGLU weights on the rows of gate and up (0) */
-    int residual_tokens; /* 1: tokens count by the inverse size of their residual stream (0) */
-    int joint;           /* one basis for gate and up: 0 never, 1 auto, 2 always (1) */
-    int no_shrink;       /* 1: Grams are not shrunk to their diagonals (0) */
-    double cap;          /* most a token may weigh, 0: no limit (0.01) */
-    int rounds;          /* of probing around the best ranks; -1: 2, large models 0 (-1) */
+    int plain_svd;        /* 1: without whitening by the inputs (0) */
+    int no_row_weights;   /* 1: without SwiGLU weights on the rows of gate and up (0) */
+    int residual_tokens;  /* 1: tokens count by the inverse size of their residual stream (0) */
+    int joint;            /* one basis for gate and up: 0 never, 1 auto, 2 always (1) */
+    int no_shrink;        /* 1: Grams are not shrunk to their diagonals (0) */
+    double cap;           /* most a token may weigh, 0: no limit (0.01) */
+    int rounds;           /* of probing around the best ranks; -1: 2, large models 0 (-1) */
+    int attention;        /* 1: q, k, v and o take part beside the MLPs; 0 */
+    int64_t budget_bytes; /* above 0: bytes of the whole checkpoint, by ranks and bits, instead of `ratio`, then 0 */
+    int64_t slices;       /* of the intermediate width, each factorised by itself for tensor parallelism; 1: whole */
 } nmlp_compression_options;
 
 /* Any thread; no side effects. */

@@ -200,6 +200,36 @@ NMLP_API nmlp_status nmlp_llm_perplexity(nmlp_llm *llm, const char *text, size_t
                                          const nmlp_llm_perplexity_options *options, nmlp_llm_perplexity_result *result,
                                          nmlp_err *err);
 
+typedef struct nmlp_llm_multiple_choice_options {
+    size_t struct_bytes;
+    const char *task;      /* built in: "openbookqa", "arc_easy", ... (docs/evaluation.md); NULL: `task_file` */
+    const char *task_file; /* JSON that describes another one; NULL: `task` */
+    const char *data;      /* file of questions */
+    const char *labels;    /* second file of a task that needs one; NULL: "<data>-labels.lst" beside the data */
+    int64_t limit;         /* only the first questions; 0: all */
+    int bos;               /* begin-of-text token in front: 0 as the tokenizer does by itself, 1 always, -1 never */
+    nmlp_on_progress *on_progress; /* may be NULL; its result cancels */
+    void *progress_ctx;
+} nmlp_llm_multiple_choice_options;
+
+NMLP_API void nmlp_llm_multiple_choice_options_init(nmlp_llm_multiple_choice_options *options, size_t struct_bytes);
+
+typedef struct nmlp_llm_multiple_choice_result {
+    size_t struct_bytes;
+    int64_t n;                        /* questions */
+    double acc, acc_stderr;           /* by the summed log-probability of a choice */
+    double acc_norm, acc_norm_stderr; /* by that sum divided by the choice's bytes */
+    int64_t n_truncated;              /* sequences cut at their beginning to fit the model */
+    double seconds;
+} nmlp_llm_multiple_choice_result;
+
+NMLP_API void nmlp_llm_multiple_choice_result_init(nmlp_llm_multiple_choice_result *result, size_t struct_bytes);
+
+/* Accuracy on questions with choices, as lm-evaluation-harness counts it. Open the model with precision "f32" for
+ * figures to compare. */
+NMLP_API nmlp_status nmlp_llm_multiple_choice(nmlp_llm *llm, const nmlp_llm_multiple_choice_options *options,
+                                              nmlp_llm_multiple_choice_result *result, nmlp_err *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -24,11 +24,13 @@ from ._errors import (
     UnsupportedError,
 )
 from ._library import library_path, library_version
-from ._model import Answer, Message, Model, ModelInfo, Perplexity, Stream, Token
+from ._model import Accuracy, Answer, Message, Model, ModelInfo, Perplexity, Stream, Token
 from ._optimization import Optimization, optimize
+from ._quantization import Quantization, quantize
 from ._version import __version__
 
 __all__ = [
+    "Accuracy",
     "Answer",
     "Compression",
     "Error",
@@ -44,6 +46,7 @@ __all__ = [
     "NumericError",
     "Optimization",
     "Perplexity",
+    "Quantization",
     "ShapeError",
     "Stream",
     "Token",
@@ -53,4 +56,5 @@ __all__ = [
     "library_path",
     "library_version",
     "optimize",
+    "quantize",
 ]

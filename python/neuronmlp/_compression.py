@@ -50,6 +50,9 @@ def compress(
     uniform: bool = False,
     refit: bool = True,
     budget_ms: float = 0,
+    budget_bytes: int = 0,
+    attention: bool = False,
+    slices: int = 1,
     target: Optional[str] = None,
     precision: Optional[str] = None,
     train_steps: int = 0,
@@ -63,13 +66,16 @@ def compress(
 ) -> Compression:
     """Replaces the MLP matrices of the checkpoint in `model` by thin factors and writes it to `output`.
 
-    `ratio` is the fraction of MLP parameters to remove; `budget_ms` gives the time all MLPs may take for a token instead.
+    `ratio` is the fraction of MLP parameters to remove; `budget_ms` gives the time all MLPs may take for a token instead,
+    `budget_bytes` the size of the whole checkpoint. With `attention` q, k, v and o take part; `slices` factorises parts of the
+    intermediate width each by itself, for tensor parallelism.
     `progress(stage, done, total, unit)` hears how far it is; where it returns False the call ends with Interrupted. After
     that, or after Ctrl-C, `output` is as it was and a call with `resume=True` goes on. Options not named here are those
     of nmlp_compression_options for research: plain_svd, no_row_weights, residual_tokens, joint, no_shrink, cap, rounds.
     """
     options = lib.init(lib.CompressionOptions)
-    options.ratio = 0.0 if budget_ms else ratio
+    options.ratio = 0.0 if budget_ms or budget_bytes else ratio
+    options.attention, options.budget_bytes, options.slices = int(attention), budget_bytes, slices
     options.tile, options.uniform, options.refit, options.resume = tile, int(uniform), int(refit), int(resume)
     options.n_threads, options.train_steps, options.budget_ms = threads, train_steps, budget_ms
     fill(

@@ -136,6 +136,33 @@ class PerplexityResult(ctypes.Structure):
     ]
 
 
+class MultipleChoiceOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("task", c_char_p),
+        ("task_file", c_char_p),
+        ("data", c_char_p),
+        ("labels", c_char_p),
+        ("limit", c_int64),
+        ("bos", c_int),
+        ("on_progress", OnProgress),
+        ("progress_ctx", c_void_p),
+    ]
+
+
+class MultipleChoiceResult(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("n", c_int64),
+        ("acc", c_double),
+        ("acc_stderr", c_double),
+        ("acc_norm", c_double),
+        ("acc_norm_stderr", c_double),
+        ("n_truncated", c_int64),
+        ("seconds", c_double),
+    ]
+
+
 class CompressionOptions(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", c_size_t),
@@ -165,6 +192,9 @@ class CompressionOptions(ctypes.Structure):
         ("no_shrink", c_int),
         ("cap", c_double),
         ("rounds", c_int),
+        ("attention", c_int),
+        ("budget_bytes", c_int64),
+        ("slices", c_int64),
     ]
 
 
@@ -185,6 +215,43 @@ class CompressionResult(ctypes.Structure):
         ("trained_ppl_after", c_double),
         ("time_before_ms", c_double),
         ("time_after_ms", c_double),
+        ("seconds", c_double),
+    ]
+
+
+class QuantizationOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("format", c_char_p),
+        ("group", c_int),
+        ("head", c_char_p),
+        ("budget_bytes", c_int64),
+        ("calibration", c_char_p),
+        ("calibration_tokens", c_int64),
+        ("heldout_tokens", c_int64),
+        ("context", c_int64),
+        ("resume", c_int),
+        ("work_dir", c_char_p),
+        ("n_threads", c_int),
+        ("isa", c_char_p),
+        ("precision", c_char_p),
+        ("on_progress", OnProgress),
+        ("progress_ctx", c_void_p),
+    ]
+
+
+class QuantizationResult(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("params", c_int64),
+        ("bytes_before", c_int64),
+        ("bytes_after", c_int64),
+        ("bits_per_weight", c_double),
+        ("calibration_tokens", c_int64),
+        ("heldout_tokens", c_int64),
+        ("kl", c_double),
+        ("ppl_before", c_double),
+        ("ppl_after", c_double),
         ("seconds", c_double),
     ]
 
@@ -241,11 +308,11 @@ _CALLS = {
     "nmlp_llm_score": [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_double)],
     "nmlp_llm_logits": [c_void_p, POINTER(c_int32), c_size_t, c_size_t, POINTER(c_float)],
     "nmlp_llm_perplexity": [c_void_p, c_char_p, c_size_t, POINTER(PerplexityOptions), POINTER(PerplexityResult)],
+    "nmlp_llm_multiple_choice": [c_void_p, POINTER(MultipleChoiceOptions), POINTER(MultipleChoiceResult)],
     "nmlp_compress_model": [c_char_p, c_char_p, POINTER(CompressionOptions), POINTER(CompressionResult)],
+    "nmlp_quantize_model": [c_char_p, c_char_p, POINTER(QuantizationOptions), POINTER(QuantizationResult)],
+    "nmlp_optimize_model": [c_char_p, c_char_p, POINTER(OptimizeOptions), POINTER(OptimizeResult)],
 }
-
-# Of these a library of the same version may know nothing yet.
-_OPTIONAL = {"nmlp_optimize_model": [c_char_p, c_char_p, POINTER(OptimizeOptions), POINTER(OptimizeResult)]}
 
 _INITS = {
     OptimizeOptions: "nmlp_optimize_options_init",
@@ -256,6 +323,10 @@ _INITS = {
     LlmResult: "nmlp_llm_result_init",
     PerplexityOptions: "nmlp_llm_perplexity_options_init",
     PerplexityResult: "nmlp_llm_perplexity_result_init",
+    MultipleChoiceOptions: "nmlp_llm_multiple_choice_options_init",
+    MultipleChoiceResult: "nmlp_llm_multiple_choice_result_init",
+    QuantizationOptions: "nmlp_quantization_options_init",
+    QuantizationResult: "nmlp_quantization_result_init",
     CompressionOptions: "nmlp_compression_options_init",
     CompressionResult: "nmlp_compression_result_init",
 }
@@ -297,12 +368,7 @@ def load() -> Any:
         _check_version(lib.nmlp_version().decode(), path)
         for name, args in _CALLS.items():
             getattr(lib, name).argtypes = [*args, POINTER(Err)]
-        for name, args in _OPTIONAL.items():
-            if hasattr(lib, name):
-                getattr(lib, name).argtypes = [*args, POINTER(Err)]
         for struct, name in _INITS.items():
-            if not hasattr(lib, name):
-                continue
             getattr(lib, name).argtypes = [POINTER(struct), c_size_t]
             getattr(lib, name).restype = None
         lib.nmlp_llm_close.argtypes = [c_void_p]
@@ -311,11 +377,6 @@ def load() -> Any:
         return lib
     first = tried[0] if os.environ.get("NEURONMLP_LIBRARY") else f"{_NAME} was not found"
     raise LibraryError(first, hint="make install, or name its file in NEURONMLP_LIBRARY")
-
-
-def has(name: str) -> bool:
-    """Whether the library has a function."""
-    return hasattr(load(), name)
 
 
 def library_version() -> str:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _library as lib
-from ._work import Cancel, Progress, run
+from ._work import Cancel, Path, Progress, fill, run, values_of
 
-Path = Union[str, "os.PathLike[str]"]
 Message = Mapping[str, str]
 """{"role": "system" | "user" | "assistant", "content": TEXT}"""
 
@@ -60,6 +59,19 @@ class Answer:
     proposed_tokens: int = 0  # by the draft
     accepted_tokens: int = 0  # of them
     tokens: List[Token] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Share of questions whose right choice the model finds likeliest: `acc` by log-probability, `acc_norm` by that per byte."""
+
+    n: int
+    acc: float
+    acc_stderr: float
+    acc_norm: float
+    acc_norm_stderr: float
+    n_truncated: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -341,3 +353,28 @@ class Model:
 
         run(work, cancel)
         return Perplexity(result.scored_tokens, result.nll, result.ppl, result.word_ppl, result.bits_per_byte, result.seconds)
+
+    def multiple_choice(
+        self,
+        task: Optional[str] = None,
+        *,
+        data: Path,
+        task_file: Optional[Path] = None,
+        labels: Optional[Path] = None,
+        limit: int = 0,
+        bos: int = 0,
+        progress: Optional[Progress] = None,
+    ) -> Accuracy:
+        """Accuracy on the questions in `data`, of a built-in task or one that `task_file` describes. For figures to compare,
+        open the model with f32."""
+        options, result, cancel = lib.init(lib.MultipleChoiceOptions), lib.init(lib.MultipleChoiceResult), Cancel()
+        options.limit, options.bos = limit, bos
+        options.on_progress = cancel.progress(progress)
+        fill(options, {}, {"task": task, "task_file": task_file, "data": data, "labels": labels})
+
+        def work() -> None:
+            with self._lock:
+                self._call("nmlp_llm_multiple_choice", ctypes.byref(options), ctypes.byref(result))
+
+        run(work, cancel)
+        return Accuracy(**values_of(result))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Optional
 
 from . import _library as lib
-from ._errors import UnsupportedError
 from ._work import Path, Progress, convert, fill, values_of
 
 
@@ -58,11 +57,8 @@ def optimize(
     """Writes the fastest form of `model` on `target` whose perplexity rises by at most the share `max_loss`.
 
     `target` is "cpu" (the default: this machine), "cuda", "trn1", "trn2", "trn3" or a machine file; `workload` "chat",
-    "prompt" or "batch=N". Progress and Ctrl-C as of `compress`. Raises UnsupportedError where the library has no
-    nmlp_optimize_model.
+    "prompt" or "batch=N". Progress and Ctrl-C as of `compress`.
     """
-    if not lib.has("nmlp_optimize_model"):
-        raise UnsupportedError(f"{lib.library_path()} has no nmlp_optimize_model", hint="install a newer library")
     options = lib.init(lib.OptimizeOptions)
     options.max_loss, options.minutes, options.tile = max_loss, minutes, tile
     options.resume, options.n_threads = int(resume), threads

@@ -21,7 +21,8 @@ static nmlp_compression_options defaults(void) {
                                       .joint = (int)o.joint,
                                       .no_shrink = !o.shrink,
                                       .cap = o.cap,
-                                      .rounds = o.rounds};
+                                      .rounds = o.rounds,
+                                      .slices = o.slices};
 }
 
 void nmlp_compression_options_init(nmlp_compression_options *options, size_t struct_bytes) {
@@ -48,6 +49,8 @@ static nmlp_compress_options method_of(const nmlp_compression_options *o) {
     m.shrink = !o->no_shrink;
     m.cap = o->cap;
     m.rounds = o->rounds;
+    m.attention = o->attention != 0;
+    m.slices = o->slices;
     m.calib_tokens = o->calibration_tokens;
     m.heldout_tokens = o->heldout_tokens;
     m.context = o->context;
@@ -118,6 +121,7 @@ nmlp_status nmlp_compress_model(const char *model_dir, const char *out_dir, cons
         .method = method_of(&o),
         .calibration = o.calibration,
         .target = o.target,
+        .budget_bytes = o.budget_bytes,
         .train_steps = o.train_steps,
         .train_text = o.train_text};
     nmlp_status st = nmlp_compression_run(&outcome, model_dir, out_dir, &request, err);

@@ -4,22 +4,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "api/llm_internal.h"
 #include "api/options.h"
 #include "base/mem.h"
-#include "eval/perplexity.h"
-#include "service/text_session.h"
 
 enum { NEW_TOKENS_DEFAULT = 128 };
-
-struct nmlp_llm {
-    nmlp_loaded loaded;
-    nmlp_loaded draft; /* empty: none */
-    nmlp_tokenizer *tokenizer;
-    nmlp_text_session *session;
-    nmlp_text_result result;
-    nmlp_ids ids;  /* of the last tokenize */
-    nmlp_str text; /* of the last detokenize */
-};
 
 static const nmlp_llm_options option_defaults = {
     .struct_bytes = sizeof option_defaults, .device = "auto", .precision = "auto"};
@@ -43,16 +32,6 @@ void nmlp_llm_info_init(nmlp_llm_info *info, size_t struct_bytes) {
 
 void nmlp_llm_result_init(nmlp_llm_result *result, size_t struct_bytes) {
     nmlp_llm_result ours = {0};
-    nmlp_options_give(result, struct_bytes, &ours, sizeof ours);
-}
-
-void nmlp_llm_perplexity_options_init(nmlp_llm_perplexity_options *options, size_t struct_bytes) {
-    nmlp_llm_perplexity_options ours = {0};
-    nmlp_options_give(options, struct_bytes, &ours, sizeof ours);
-}
-
-void nmlp_llm_perplexity_result_init(nmlp_llm_perplexity_result *result, size_t struct_bytes) {
-    nmlp_llm_perplexity_result ours = {0};
     nmlp_options_give(result, struct_bytes, &ours, sizeof ours);
 }
 
@@ -319,32 +298,4 @@ nmlp_status nmlp_llm_logits(nmlp_llm *llm, const int32_t *ids, size_t n, size_t 
         return nmlp_fail(err, NMLP_E_ARG, "nmlp_llm_logits needs a model, token ids and a place for their logits");
     struct kept_logits k = {.logits = logits, .first = (int64_t)first, .vocab = llm->loaded.model.config.vocab};
     return nmlp_text_session_logits(llm->session, ids, (int64_t)n, (int64_t)first, keep_logits, &k, err);
-}
-
-nmlp_status nmlp_llm_perplexity(nmlp_llm *llm, const char *text, size_t len, const nmlp_llm_perplexity_options *options,
-                                nmlp_llm_perplexity_result *result, nmlp_err *err) {
-    nmlp_llm_perplexity_options ours = {.struct_bytes = sizeof ours};
-    nmlp_llm_perplexity_result out;
-    nmlp_ppl_result r;
-    if (!llm || !text || !result)
-        return nmlp_fail(err, NMLP_E_ARG, "nmlp_llm_perplexity needs a model, a text and a place for the result");
-    NMLP_RETURN_IF_FAILED(nmlp_options_take(&ours, sizeof ours, options, "nmlp_llm_perplexity_options", err));
-    NMLP_RETURN_IF_FAILED(nmlp_options_take(&out, sizeof out, result, "nmlp_llm_perplexity_result", err));
-    nmlp_api_progress forward = {ours.on_progress, ours.progress_ctx};
-    nmlp_progress progress = nmlp_api_progress_of(&forward);
-    nmlp_ppl_options o = {.ctx = ours.context,
-                          .stride = ours.stride,
-                          .max_tokens = ours.max_tokens,
-                          .bos = ours.bos != 0,
-                          .progress = &progress};
-    NMLP_RETURN_IF_FAILED(nmlp_ppl_options_check(&o, &llm->loaded.model.config, err));
-    NMLP_RETURN_IF_FAILED(nmlp_perplexity(&r, llm->loaded.engine, llm->tokenizer, text, len, &o, err));
-    out = (nmlp_llm_perplexity_result){.scored_tokens = r.n_scored,
-                                       .nll = r.nll,
-                                       .ppl = r.ppl,
-                                       .word_ppl = r.word_ppl,
-                                       .bits_per_byte = r.bits_per_byte,
-                                       .seconds = r.seconds};
-    nmlp_options_give(result, result->struct_bytes, &out, sizeof out);
-    return NMLP_OK;
 }

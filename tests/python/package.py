@@ -32,9 +32,10 @@ class Layout(unittest.TestCase):
             "LlmLogprob": "nmlp_llm_logprob", "LlmToken": "nmlp_llm_token", "LlmRequest": "nmlp_llm_request", "LlmResult": "nmlp_llm_result",
             "PerplexityOptions": "nmlp_llm_perplexity_options", "PerplexityResult": "nmlp_llm_perplexity_result",
             "CompressionOptions": "nmlp_compression_options", "CompressionResult": "nmlp_compression_result",
+            "MultipleChoiceOptions": "nmlp_llm_multiple_choice_options", "MultipleChoiceResult": "nmlp_llm_multiple_choice_result",
+            "QuantizationOptions": "nmlp_quantization_options", "QuantizationResult": "nmlp_quantization_result",
+            "OptimizeOptions": "nmlp_optimize_options", "OptimizeResult": "nmlp_optimize_result",
         }
-        if os.path.exists(os.path.join(ROOT, "include/neuronmlp/optimization.h")):
-            names.update(OptimizeOptions="nmlp_optimize_options", OptimizeResult="nmlp_optimize_result")
         lines, ours = [], []
         for python_name, c_name in names.items():
             struct = getattr(_library, python_name)
@@ -145,6 +146,18 @@ class Running(unittest.TestCase):
         got = self.model.perplexity(text, context=128, max_tokens=400)
         self.assertAlmostEqual(got.nll, want["nll"], delta=1e-4)
 
+    def test_accuracy_is_the_command_s(self):
+        data = os.path.join(WORK, "questions.jsonl")
+        with open(data, "w") as f:
+            for gold in range(3):
+                f.write(json.dumps({"question": "The cat sat on", "choices": ["the mat", "of of", "xq"], "gold": gold}) + "\n")
+        theirs = command("eval", TINY, "--task", "piqa", "--data", data)
+        with neuronmlp.Model(TINY, device="cpu", precision="f32") as exact:
+            ours = exact.multiple_choice("piqa", data=data)
+            self.assertEqual(exact.multiple_choice("piqa", data=data, limit=2).n, 2)
+        self.assertEqual([ours.n, ours.acc, ours.acc_norm], [theirs[key] for key in ("n", "acc", "acc_norm")])
+        self.assertAlmostEqual(ours.acc_stderr, theirs["acc_stderr"], places=9)
+
     def test_a_conversation_is_answered_as_the_command_does(self):
         folder = os.path.join(WORK, "chatty")  # models/tiny with its special tokens under ChatML's names
         shutil.copytree(TINY, folder)
@@ -190,6 +203,16 @@ class Compressing(unittest.TestCase):
         with open(os.path.join(out, "model.safetensors"), "rb") as a, open(os.path.join(theirs, "model.safetensors"), "rb") as b:
             self.assertEqual(a.read(), b.read())
 
+    def test_quantize_writes_what_the_command_writes(self):
+        ours, theirs = os.path.join(WORK, "quantised"), os.path.join(WORK, "quantised-by-command")
+        result = neuronmlp.quantize(TINY, ours, "q4", calibration_tokens=512, heldout_tokens=128, context=64)
+        said = command("quantize", TINY, "-o", theirs, "--format", "q4", "--calib-tokens", "512", "--heldout", "128", "--ctx", "64")
+        self.assertEqual([result.bytes_after, result.kl], [said["bytes_after"], said["kl"]])
+        with open(os.path.join(ours, "model.safetensors"), "rb") as a, open(os.path.join(theirs, "model.safetensors"), "rb") as b:
+            self.assertEqual(a.read(), b.read())
+        with self.assertRaisesRegex(ValueError, "format"):
+            neuronmlp.quantize(TINY, os.path.join(WORK, "no"), "q5")
+
     def test_a_progress_function_ends_it_and_its_errors_come_through(self):
         out = os.path.join(WORK, "cancelled")
         with self.assertRaises(neuronmlp.Interrupted):
@@ -215,13 +238,9 @@ class Compressing(unittest.TestCase):
         self.assertLess(time.monotonic() - begin, 20)
         self.assertFalse(os.path.exists(out))
 
-    def test_optimize_answers_where_the_library_can(self):
+    def test_optimize_writes_a_model_within_the_loss(self):
         out = os.path.join(WORK, "fast")
         few = {"calibration_tokens": 512, "heldout_tokens": 128, "verify_tokens": 128, "context": 64}
-        if not _library.has("nmlp_optimize_model"):
-            with self.assertRaisesRegex(neuronmlp.UnsupportedError, "nmlp_optimize_model"):
-                neuronmlp.optimize(TINY, out)
-            return
         result = neuronmlp.optimize(TINY, out, max_loss=0.02, target="trn1", tile=32, **few)
         self.assertTrue(result.simulated)
         self.assertGreaterEqual(result.speedup, 1)

@@ -1,4 +1,5 @@
-/* nmlp_compress_model: wrong values are named by their field, a cancelled call writes nothing, results add up. */
+/* nmlp_compress_model and nmlp_quantize_model: wrong values are named by their field, a cancelled call writes nothing,
+ * results add up. */
 #include <math.h>
 #include <unistd.h>
 
@@ -54,6 +55,11 @@ static void wrong_values_are_named(void **state) {
     REFUSED(o.joint = 3, "joint");
     REFUSED(o.train_steps = -1, "train_steps");
     REFUSED(o.n_threads = -1, "n_threads");
+    REFUSED(o.budget_bytes = 4000000, "budget_bytes"); /* and the default ratio */
+    REFUSED((o.ratio = 0, o.budget_bytes = -1), "budget_bytes");
+    REFUSED((o.attention = 1, o.train_steps = 1), "modules");
+    REFUSED((o.slices = 2, o.train_steps = 1), "slices");
+    REFUSED(o.slices = 3, "slices"); /* does not divide 1024 */
     REFUSED(o.precision = "int4", "precision");
 #undef REFUSED
     nmlp_compression_options o = quick();
@@ -117,10 +123,60 @@ static void a_cancelled_call_writes_nothing_and_figures_add_up(void **state) {
     }
 }
 
+static void quantised_figures_add_up(void **state) {
+    (void)state;
+    nmlp_err err;
+    char dir[256], out[300];
+    nmlp_quantization_result r;
+    nmlp_quantization_options o;
+    struct heard all = {0};
+    nmlp_test_mkdtemp(dir, sizeof dir);
+    snprintf(out, sizeof out, "%s/out", dir);
+    nmlp_quantization_options_init(&o, sizeof o);
+    nmlp_quantization_result_init(&r, sizeof r);
+    o.calibration_tokens = 512;
+    o.heldout_tokens = 256;
+    o.context = 128;
+    o.n_threads = 2;
+    o.on_progress = hear;
+    o.progress_ctx = &all;
+    nmlp_assert_ok(nmlp_quantize_model(tiny, out, &o, &r, &err), &err);
+    /* 8 bits and scales of rows in half the bytes of bf16 */
+    assert_true(all.calls > 2 && r.bytes_before == 2 * r.params);
+    assert_true(r.bits_per_weight > 8 && r.bits_per_weight < 8.3);
+    assert_true(fabs(8 * (double)r.bytes_after / (double)r.params - r.bits_per_weight) < 1e-9);
+    assert_true(r.kl > 0 && r.kl < 0.01 && fabs(log(r.ppl_after / r.ppl_before)) < 0.01 && r.heldout_tokens == 256);
+    nmlp_test_rmdir(dir);
+    nmlp_test_mkdtemp(dir, sizeof dir);
+    snprintf(out, sizeof out, "%s/out", dir);
+    struct heard first = {.stop_at = 1};
+    o.progress_ctx = &first;
+    assert_int_equal(nmlp_quantize_model(tiny, out, &o, NULL, &err), NMLP_E_INTERRUPTED);
+    assert_int_not_equal(access(out, F_OK), 0);
+#define REFUSED(change, name)                                                                                          \
+    do {                                                                                                               \
+        nmlp_quantization_options_init(&o, sizeof o);                                                                  \
+        change;                                                                                                        \
+        assert_names_a_field(nmlp_quantize_model(tiny, out, &o, NULL, &err), &err, name);                              \
+        assert_int_not_equal(access(out, F_OK), 0);                                                                    \
+    } while (0)
+    REFUSED(o.format = "q5", "format");
+    REFUSED(o.format = "bf16", "format");
+    REFUSED(o.format = NULL, "format");
+    REFUSED(o.head = "x", "head");
+    REFUSED(o.group = 48, "group");
+    REFUSED(o.budget_bytes = -1, "budget_bytes");
+    REFUSED(o.n_threads = -1, "n_threads");
+    REFUSED(o.calibration_tokens = 0, "calibration_tokens");
+#undef REFUSED
+    nmlp_test_rmdir(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_values_are_named),
         cmocka_unit_test(a_cancelled_call_writes_nothing_and_figures_add_up),
+        cmocka_unit_test(quantised_figures_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

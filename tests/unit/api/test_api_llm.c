@@ -235,6 +235,62 @@ static void perplexity_is_that_of_the_scores(void **state) {
     assert_true(fabs(p.ppl - exp(p.nll)) < 1e-6 * p.ppl);
 }
 
+/* Summed log-probability of the continuation's tokens, by nmlp_llm_score. */
+static double continuation_score(nmlp_llm *llm, const char *context, const char *choice) {
+    nmlp_err err;
+    char text[256];
+    int32_t ids[64];
+    const int32_t *found;
+    double scores[64], sum = 0;
+    size_t n_context, n;
+    nmlp_assert_ok(nmlp_llm_tokenize(llm, context, strlen(context), 0, &found, &n_context, &err), &err);
+    snprintf(text, sizeof text, "%s %s", context, choice);
+    nmlp_assert_ok(nmlp_llm_tokenize(llm, text, strlen(text), 0, &found, &n, &err), &err);
+    assert_true(n > n_context && n <= 64);
+    memcpy(ids, found, n * sizeof *ids);
+    nmlp_assert_ok(nmlp_llm_score(llm, ids, n, scores, &err), &err);
+    for (size_t i = n_context; i < n; i++) sum += scores[i];
+    return sum;
+}
+
+static void accuracy_is_that_of_the_scores(void **state) {
+    nmlp_llm *llm = *state;
+    nmlp_err err;
+    static const char *const choices[] = {"the mat", "of of", "xq"};
+    nmlp_llm_multiple_choice_options o;
+    nmlp_llm_multiple_choice_result r;
+    char dir[256], data[300], rows[512];
+    int best = 0, best_norm = 0;
+    double score[3];
+    for (int i = 0; i < 3; i++) {
+        score[i] = continuation_score(llm, "The cat sat on", choices[i]);
+        if (score[i] > score[best]) best = i;
+        if (score[i] / (double)strlen(choices[i]) > score[best_norm] / (double)strlen(choices[best_norm]))
+            best_norm = i;
+    }
+    nmlp_test_mkdtemp(dir, sizeof dir);
+    snprintf(data, sizeof data, "%s/questions.jsonl", dir);
+    nmlp_llm_multiple_choice_options_init(&o, sizeof o);
+    nmlp_llm_multiple_choice_result_init(&r, sizeof r);
+    o.task = "openbookqa";
+    o.data = data;
+    for (int gold = 0; gold < 3; gold++) {
+        snprintf(rows, sizeof rows,
+                 "{\"question\": \"The cat sat on\", \"choices\": [\"the mat\", \"of of\", \"xq\"], \"gold\": %d}\n"
+                 "{\"question\": \"The cat sat on\", \"choices\": [\"the mat\", \"of of\", \"xq\"], \"gold\": 0}\n",
+                 gold);
+        nmlp_assert_ok(nmlp_file_write_text(data, rows, strlen(rows), &err), &err);
+        nmlp_assert_ok(nmlp_llm_multiple_choice(llm, &o, &r, &err), &err);
+        assert_int_equal(r.n, 2);
+        assert_true(fabs(r.acc - ((gold == best) + (best == 0)) / 2.0) < 1e-9);
+        assert_true(fabs(r.acc_norm - ((gold == best_norm) + (best_norm == 0)) / 2.0) < 1e-9);
+    }
+    o.limit = 1;
+    nmlp_assert_ok(nmlp_llm_multiple_choice(llm, &o, &r, &err), &err);
+    assert_int_equal(r.n, 1);
+    nmlp_test_rmdir(dir);
+}
+
 /* The second prompt is the first with its answer and more text: only the rest is computed, and the answer is that of a
  * session which has seen nothing. */
 static void a_conversation_is_continued_without_computing_its_beginning(void **state) {
@@ -443,6 +499,23 @@ static void wrong_values_of_requests_are_named(void **state) {
     nmlp_llm_perplexity_options_init(&o, sizeof o);
     o.stride = -3;
     assert_names_a_field(nmlp_llm_perplexity(llm, "some text", 9, &o, &p, &err), &err, "stride");
+    nmlp_llm_multiple_choice_options c;
+    nmlp_llm_multiple_choice_result a;
+    nmlp_llm_multiple_choice_result_init(&a, sizeof a);
+#define REFUSED(change, name)                                                                                          \
+    do {                                                                                                               \
+        nmlp_llm_multiple_choice_options_init(&c, sizeof c);                                                           \
+        c.data = "/no/such";                                                                                           \
+        change;                                                                                                        \
+        assert_names_a_field(nmlp_llm_multiple_choice(llm, &c, &a, &err), &err, name);                                 \
+    } while (0)
+    REFUSED(c.task = NULL, "task");
+    REFUSED((c.task = "piqa", c.task_file = "x"), "task");
+    REFUSED(c.task = "pika", "task");
+    REFUSED((c.task = "piqa", c.data = NULL), "data");
+    REFUSED((c.task = "piqa", c.limit = -1), "limit");
+    REFUSED((c.task = "piqa", c.bos = 2), "bos");
+#undef REFUSED
 }
 
 /* Failures without a field: no flags either, and the session goes on. */
@@ -484,6 +557,7 @@ int main(void) {
         cmocka_unit_test(logprobs_of_tokens_are_those_of_scoring),
         cmocka_unit_test(scores_are_the_log_softmax_of_logits),
         cmocka_unit_test(perplexity_is_that_of_the_scores),
+        cmocka_unit_test(accuracy_is_that_of_the_scores),
         cmocka_unit_test(a_conversation_is_continued_without_computing_its_beginning),
         cmocka_unit_test(stop_strings_end_the_answer_and_are_left_out),
         cmocka_unit_test(a_callback_ends_the_answer),
