@@ -1,4 +1,5 @@
-/* Every round visits all models and lengths in turn, so that a slow moment of the machine hits all of them; each sample
+/* Every round visits all models and lengths in turn, so that a slow moment of the machine hits all of them, and begins
+ * with the next model, so that none has always the same one before it; all models decode as many tokens. Each sample
  * stands beside a probe of this CPU taken before and after it. Prefill counts the FLOPs of the weights (the
  * head once) and of causal attention, decode the bytes of the weights, read once per token. */
 #include "bench/model.h"
@@ -38,9 +39,9 @@ struct subject {
     nmlp_batch *batch;
     int32_t sequences[NMLP_BENCH_BATCH_MAX];
     int64_t context;
-    int decode_tokens;   /* of each sequence in a sample */
-    float *logits;       /* [largest batch, V] */
-    double layer_params; /* matrices of all layers as stored */
+    int decode_tokens[NMLP_BENCH_CASES_MAX]; /* of each sequence in a sample; 0 for prefills */
+    float *logits;                           /* [largest batch, V] */
+    double layer_params;                     /* matrices of all layers as stored */
     double head_params;
     double matrix_bytes;                      /* of all of them with their scales: what a decoded token reads */
     nmlp_samples rate[NMLP_BENCH_CASES_MAX];  /* tokens/s */
@@ -208,8 +209,8 @@ static nmlp_status step(struct subject *s, const nmlp_step_item *items, int32_t 
     return NMLP_OK;
 }
 
-/* Seconds per token of n sequences together. */
-static nmlp_status time_decode(struct subject *s, int n, double *seconds, nmlp_err *err) {
+/* Seconds per token of n sequences together, each of which writes n_tokens. */
+static nmlp_status time_decode(struct subject *s, int n, int n_tokens, double *seconds, nmlp_err *err) {
     int32_t prompt[DECODE_PROMPT], ids[NMLP_BENCH_BATCH_MAX];
     nmlp_step_item items[NMLP_BENCH_BATCH_MAX];
     nmlp_sampling greedy = nmlp_sampling_greedy();
@@ -228,10 +229,9 @@ static nmlp_status time_decode(struct subject *s, int n, double *seconds, nmlp_e
         NMLP_RETURN_IF_FAILED(nmlp_batch_append(s->batch, s->sequences[i], prompt, DECODE_PROMPT, NULL, NULL, err));
     }
     double before = nmlp_energy_joules(s->energy), started = nmlp_clock_seconds();
-    for (int t = 0; t < s->decode_tokens; t++)
-        NMLP_RETURN_IF_FAILED(step(s, items, ids, n, s->decode_tokens - t - 1, err));
-    *seconds = (nmlp_clock_seconds() - started) / s->decode_tokens / n;
-    s->sample_joules = (nmlp_energy_joules(s->energy) - before) / s->decode_tokens / n;
+    for (int t = 0; t < n_tokens; t++) NMLP_RETURN_IF_FAILED(step(s, items, ids, n, n_tokens - t - 1, err));
+    *seconds = (nmlp_clock_seconds() - started) / n_tokens / n;
+    s->sample_joules = (nmlp_energy_joules(s->energy) - before) / n_tokens / n;
     forget(s, n);
     return NMLP_OK;
 }
@@ -258,7 +258,7 @@ static nmlp_status take_sample(struct subject *s, int which, struct task task, n
                                nmlp_err *err) {
     bool decode = task.prompt == 0;
     double seconds = 0, before = probe ? read_probe(probe, decode, bf16) : 0;
-    NMLP_RETURN_IF_FAILED(decode ? time_decode(s, task.batch, &seconds, err)
+    NMLP_RETURN_IF_FAILED(decode ? time_decode(s, task.batch, s->decode_tokens[which], &seconds, err)
                                  : time_prefill(s, task.prompt, &seconds, err));
     nmlp_samples_add(&s->rate[which], 1 / seconds);
     if (s->sample_joules > 0) nmlp_samples_add(&s->joules[which], s->sample_joules); /* NaN: there is none */
@@ -283,8 +283,9 @@ static nmlp_status measure(struct subject *subjects, nmlp_probe *probe, const nm
     if (probe) nmlp_probe_set_seconds(probe, PROBE_SECONDS);
     for (int round = 0; round < o->rounds; round++)
         for (int which = 0; which < count_prompts(o) + o->n_batches; which++)
-            for (int i = 0; i < o->n_models; i++) {
+            for (int at = 0; at < o->n_models; at++) {
                 struct task task = task_at(o, which);
+                int i = (at + round) % o->n_models;
                 if (task.prompt > subjects[i].context) continue;
                 NMLP_RETURN_IF_FAILED(take_sample(&subjects[i], which, task, probe, o->bf16, err));
             }
@@ -306,17 +307,30 @@ static nmlp_bench_model_case case_of(const struct subject *s, const struct subje
                                    .ideal_speedup = work_of(first, task) / work_of(s, task)};
 }
 
-/* The first model has had a run of each kind before the probe's memory and the other models are there. How long a
- * token takes says how many make a sample. */
-static nmlp_status warm_up(struct subject *s, nmlp_bench_model_result *r, nmlp_err *err) {
+/* Tokens that each of `batch` sequences writes in a sample. */
+static nmlp_status count_tokens(struct subject *s, const nmlp_bench_model_options *o, int batch, int *n_tokens,
+                                nmlp_err *err) {
+    double seconds, wanted = o->decode_seconds > 0 ? o->decode_seconds : DECODE_SECONDS;
+    int room = (int)s->context - DECODE_PROMPT, most = room < DECODE_TOKENS_MAX ? room : DECODE_TOKENS_MAX;
+    int together = o->decode_seconds > 0 ? batch : 1;
+    NMLP_RETURN_IF_FAILED(time_decode(s, together, DECODE_TOKENS_MIN, &seconds, err));
+    wanted /= seconds * together;
+    *n_tokens = wanted <= DECODE_TOKENS_MIN ? DECODE_TOKENS_MIN : wanted < most ? (int)wanted : most;
+    return NMLP_OK;
+}
+
+/* The first model has had a run of each kind before the probe's memory and the other models are there. How long its
+ * tokens take says how many make a sample. */
+static nmlp_status warm_up(struct subject *s, const struct subject *first, const nmlp_bench_model_options *o,
+                           nmlp_bench_model_result *r, nmlp_err *err) {
     double seconds;
     int prompt = s->context < usual_prompts[1] ? DECODE_PROMPT : usual_prompts[1];
     NMLP_RETURN_IF_FAILED(time_prefill(s, prompt, &seconds, err));
-    s->decode_tokens = DECODE_TOKENS_MIN;
-    NMLP_RETURN_IF_FAILED(time_decode(s, 1, &seconds, err));
-    double wanted = DECODE_SECONDS / seconds;
-    int room = (int)s->context - DECODE_PROMPT, most = room < DECODE_TOKENS_MAX ? room : DECODE_TOKENS_MAX;
-    if (wanted > DECODE_TOKENS_MIN) s->decode_tokens = wanted < most ? (int)wanted : most;
+    for (int which = count_prompts(o); which < count_prompts(o) + o->n_batches; which++) {
+        NMLP_RETURN_IF_FAILED(count_tokens(s, o, task_at(o, which).batch, &s->decode_tokens[which], err));
+        int room = (int)s->context - DECODE_PROMPT;
+        s->decode_tokens[which] = first->decode_tokens[which] < room ? first->decode_tokens[which] : room;
+    }
     r->rss_bytes = peak_rss_bytes();
     return NMLP_OK;
 }
@@ -333,7 +347,7 @@ nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_b
         results[i] = (nmlp_bench_model_result){0};
         subjects[i].energy = &energy;
         NMLP_TRY(open_subject(&subjects[i], o->dirs[i], o, &results[i], err));
-        if (nmlp_group_leads(o->tensor_group)) NMLP_TRY(warm_up(&subjects[i], &results[i], err));
+        if (nmlp_group_leads(o->tensor_group)) NMLP_TRY(warm_up(&subjects[i], &subjects[0], o, &results[i], err));
     }
     if (!nmlp_group_leads(o->tensor_group)) goto out; /* it has followed, and ended */
     bool here = o->tensor_group || nmlp_engine_backend(subjects[0].engine) == nmlp_backend_cpu();

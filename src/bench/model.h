@@ -16,6 +16,8 @@ typedef struct nmlp_bench_model_options {
     const char *isa;    /* NULL: the fastest */
     bool bf16;          /* activations may be rounded */
     int rounds;
+    double decode_seconds;  /* about so long takes a sample of decoding, whatever the batch; 0: as many tokens as one
+                               sequence writes in a quarter of a second */
     const int64_t *batches; /* numbers of sequences that decode together, 1 to NMLP_BENCH_BATCH_MAX each */
     int n_batches;          /* 0 (where there are `prompts`) to NMLP_BENCH_BATCHES_MAX */
     const int *prompts;     /* tokens of each prefill, at most NMLP_BENCH_PREFILLS; NULL: 128, 512 and 2048 */
