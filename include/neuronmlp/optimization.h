@@ -44,7 +44,7 @@ typedef struct nmlp_optimize_result {
     double loss, loss_error;                   /* rise of the log-perplexity on held-out text, and its standard error */
     double verified_loss, verified_loss_error; /* the same on text that no choice has seen; NaN where none was left or
                                                   the model stays as it is */
-    int stepped_back;                          /* faster forms that the last check took back */
+    int stepped_back;                          /* forms that lost too much in the last check */
     double seconds;
 } nmlp_optimize_result;
 
@@ -52,8 +52,8 @@ typedef struct nmlp_optimize_result {
 NMLP_API void nmlp_optimize_result_init(nmlp_optimize_result *result, size_t struct_bytes);
 
 /* Writes the fastest form of the model in `model_dir` whose loss is within the bound to `out_dir`, which is replaced
- * once it is complete: the model as it is where nothing else is faster. `options` and `result` may be NULL. A call that
- * is interrupted, by its on_progress or from outside, leaves `out_dir` as it was and what is done in
+ * once it is complete: the model as it is where nothing else is surely faster. `options` and `result` may be NULL. A
+ * call that is interrupted, by its on_progress or from outside, leaves `out_dir` as it was and what is done in
  * "<out_dir>.work.partial". */
 NMLP_API nmlp_status nmlp_optimize_model(const char *model_dir, const char *out_dir,
                                          const nmlp_optimize_options *options, nmlp_optimize_result *result,

@@ -80,14 +80,28 @@ static int print_json(const nmlp_cli *cli, const struct args *a, const nmlp_opti
     return nmlp_json_out_end(&out, cli);
 }
 
+/* Why what has the least time by the median was not taken. */
+static void print_doubt(const nmlp_optimization *r) {
+    const nmlp_optimized_point *p = &r->points[r->fastest];
+    if (r->fastest == r->chosen) return;
+    printf("%s was %.2fx as fast in the median of %d repeats (%.2f to %.2f), too little to be sure of; %s\n", p->name,
+           r->points[0].ms / p->ms, r->n_repeats, p->speedup_low, p->speedup_high,
+           r->chosen ? "what was written loses less" : "the dense model loses nothing");
+}
+
 static void print_answer(const nmlp_optimization *r) {
     const nmlp_optimized_point *p = &r->points[r->chosen];
     printf("\nanswer: %s (%s)", nmlp_verdict_text(r->verdict), p->name);
     if (r->chosen == 0)
-        printf("; nothing within the loss is faster here, and what was written is the model as it was\n");
+        printf("; nothing within the loss is surely faster here, and what was written is the model as it was\n");
+    else if (r->n_repeats)
+        printf(", %.2fx as fast (measured, %.2f to %.2f in %d repeats), %.0f %% of the bytes\n",
+               r->points[0].ms / p->ms, p->speedup_low, p->speedup_high, r->n_repeats,
+               100 * (double)p->bytes / (double)r->points[0].bytes);
     else
-        printf(", %.2fx as fast %s, %.0f %% of the bytes\n", r->points[0].ms / p->ms,
-               r->simulated ? "(simulated)" : "(measured)", 100 * (double)p->bytes / (double)r->points[0].bytes);
+        printf(", %.3fx as fast (simulated), %.0f %% of the bytes\n", r->points[0].ms / p->ms,
+               100 * (double)p->bytes / (double)r->points[0].bytes);
+    if (r->n_repeats) print_doubt(r);
     if (r->verified.n_scored > 0)
         printf("verified on %lld tokens that no choice has seen: perplexity %+.2f %% (± %.2f), %+.5f nats\n",
                (long long)r->verified.n_scored, percent(r->verified.nll - r->verified.nll_before),
@@ -95,23 +109,28 @@ static void print_answer(const nmlp_optimization *r) {
     else if (r->chosen > 0)
         printf("not verified: the text was too short to keep some of it apart\n");
     if (r->n_stepped_back)
-        printf("%d faster form%s lost more than allowed on that text, and %s not taken\n", r->n_stepped_back,
+        printf("%d form%s lost more than allowed on that text, and %s not taken\n", r->n_stepped_back,
                r->n_stepped_back == 1 ? "" : "s", r->n_stepped_back == 1 ? "was" : "were");
+}
+
+static void print_point(const nmlp_optimization *r, int i) {
+    const nmlp_optimized_point *p = &r->points[i];
+    char range[24] = "";
+    if (p->speedup_high > 0 && i > 0) snprintf(range, sizeof range, "%.2f-%.2f", p->speedup_low, p->speedup_high);
+    printf("%-28s %+10.3f %% %8.3f %% %10.3f %8.3fx %11s %9.2f%s\n", p->name, percent(p->loss), 100 * p->loss_error,
+           p->ms, r->points[0].ms / p->ms, range, (double)p->bytes / 1e6,
+           i == r->chosen ? "  <- written"
+           : p->refused   ? "  loses too much in the last check"
+           : p->within    ? ""
+                          : "  loses too much");
 }
 
 static int print_text(const struct args *a, const nmlp_optimization *r) {
     char unit[80], memory[32];
     nmlp_workload_text(unit, &r->workload);
     nmlp_mix_print(&r->mix);
-    printf("\n%-28s %12s %10s %10s %9s %10s\n", "form", "perplexity", "+-", "ms", "speed-up", "MB");
-    for (int i = 0; i < r->n_points; i++) {
-        const nmlp_optimized_point *p = &r->points[i];
-        printf("%-28s %+10.3f %% %8.3f %% %10.3f %8.2fx %10.2f%s\n", p->name, percent(p->loss), 100 * p->loss_error,
-               p->ms, r->points[0].ms / p->ms, (double)p->bytes / 1e6,
-               i == r->chosen ? "  <- written"
-               : p->within    ? ""
-                              : "  loses too much");
-    }
+    printf("\n%-28s %12s %10s %10s %9s %11s %9s\n", "form", "perplexity", "+-", "ms", "speed-up", "repeats", "MB");
+    for (int i = 0; i < r->n_points; i++) print_point(r, i);
     printf("perplexity: rise on %lld held-out tokens, %.3g %% is allowed; ms: %s%s\n", (long long)r->heldout_tokens,
            percent(r->bound), unit, r->simulated ? ", simulated" : "");
     print_answer(r);

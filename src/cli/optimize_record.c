@@ -23,8 +23,13 @@ static void put_points(nmlp_json_writer *w, const nmlp_optimization *r) {
         nmlp_json_put_number(w, "kl", p->kl);
         nmlp_json_put_number(w, "ms", p->ms);
         nmlp_json_put_number(w, "speedup", r->points[0].ms / p->ms);
+        if (p->speedup_high > 0) {
+            nmlp_json_put_number(w, "speedup_low", p->speedup_low);
+            nmlp_json_put_number(w, "speedup_high", p->speedup_high);
+        }
         nmlp_json_put_int(w, "bytes", p->bytes);
         nmlp_json_put_bool(w, "within", p->within);
+        nmlp_json_put_bool(w, "refused", p->refused);
         nmlp_json_put_bool(w, "chosen", i == r->chosen);
         nmlp_json_put_bool(w, "ranks", p->ranks);
         nmlp_json_put_bool(w, "bits", p->bits);
@@ -54,6 +59,8 @@ void nmlp_optimize_record_put(nmlp_json_writer *w, const nmlp_optimization *r) {
     nmlp_json_put_number(w, "max_loss", r->bound);
     nmlp_json_put_string(w, "verdict", nmlp_verdict_text(r->verdict));
     nmlp_json_put_string(w, "chosen", p->name);
+    nmlp_json_put_string(w, "fastest", r->points[r->fastest].name);
+    nmlp_json_put_int(w, "repeats", r->n_repeats);
     nmlp_json_put_number(w, "ms_before", r->points[0].ms);
     nmlp_json_put_number(w, "ms_after", p->ms);
     nmlp_json_put_number(w, "speedup", r->points[0].ms / p->ms);
@@ -114,6 +121,9 @@ static nmlp_status read_point(const nmlp_json_doc *doc, const nmlp_json *from, n
     NMLP_RETURN_IF_FAILED(nmlp_json_need_number(doc, from, "ms", &p->ms, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_need_int(doc, from, "bytes", 0, INT64_MAX / 2, &p->bytes, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, from, "within", &p->within, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, from, "refused", &p->refused, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_optional_number(doc, from, "speedup_low", &p->speedup_low, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_optional_number(doc, from, "speedup_high", &p->speedup_high, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, from, "chosen", &chosen, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, from, "ranks", &p->ranks, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, from, "bits", &p->bits, err));

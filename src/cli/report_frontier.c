@@ -103,9 +103,11 @@ static void put_points(nmlp_page *page, const nmlp_optimization *r) {
         snprintf(cell[1], 32, "%.3f %%", 100 * p->loss_error);
         snprintf(cell[2], 32, "%.5f", p->kl);
         snprintf(cell[3], 32, "%.3f", p->ms);
-        snprintf(cell[4], 32, "%.2fx", r->points[0].ms / p->ms);
+        int used = snprintf(cell[4], 32, "%.2fx", r->points[0].ms / p->ms);
+        if (i > 0 && p->speedup_high > 0)
+            snprintf(cell[4] + used, 32 - (size_t)used, " (%.2f to %.2f)", p->speedup_low, p->speedup_high);
         snprintf(cell[5], 32, "%.2f", (double)p->bytes / 1e6);
-        snprintf(cell[6], 32, "%s", p->within ? "yes" : "no");
+        snprintf(cell[6], 32, "%s", p->refused ? "not in the last check" : p->within ? "yes" : "no");
         nmlp_page_table_row(
             page, (const char *const[]){name, cell[0], cell[1], cell[2], cell[3], cell[4], cell[5], cell[6]}, 8, 1);
     }
@@ -131,11 +133,12 @@ static void put_cards(nmlp_page *page, const nmlp_optimization *r) {
 }
 
 void nmlp_report_frontier(nmlp_page *page, const nmlp_optimization *r, const char *command) {
-    char unit[80], lead[400];
+    char unit[80], lead[600];
     nmlp_workload_text(unit, &r->workload);
     snprintf(lead, sizeof lead,
              "Time of %s against what the model loses on held-out text. Chosen is the fastest form whose loss, with "
-             "its standard error, is within %.4g nats of log-perplexity (%.3g %% of perplexity).",
+             "its standard error, is within %.4g nats of log-perplexity (%.3g %% of perplexity). Behind a speed-up "
+             "stand the least and the largest of several repeats; a lead that not all but one of them show is none.",
              unit, r->bound, loss_percent(r->bound));
     put_cards(page, r);
     nmlp_page_section_begin(page, "frontier", "The frontier", lead);

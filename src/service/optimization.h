@@ -4,7 +4,8 @@
  * Every matrix is measured alone (compress/budget/survey.h), every form of it timed; a knapsack finds the fastest mix
  * within the loss; mixes are built, measured on held-out text and timed as whole models, and the bound on the knapsack
  * is moved until what is built meets the loss asked for. Single formats, ranks alone and the dense model are always
- * among the candidates. The winner is verified on text that no choice has seen. */
+ * among the candidates. The fastest, at least one of each kind, are verified on text that no choice has seen and
+ * timed in repeats beside the dense model, and one that is clearly faster is written, or the dense model. */
 #ifndef NMLP_SERVICE_OPTIMIZATION_H
 #define NMLP_SERVICE_OPTIMIZATION_H
 
@@ -50,7 +51,9 @@ typedef struct nmlp_optimized_point {
     double ms; /* of a unit of the workload */
     int64_t bytes;
     bool ranks, bits, trained;
-    bool within; /* the loss and its error are within the bound */
+    bool within;                      /* the loss and its error are within the bound */
+    bool refused;                     /* not so on the text of the verification */
+    double speedup_low, speedup_high; /* over the repeats of the last comparison; 0: it was not among those */
 } nmlp_optimized_point;
 
 enum { NMLP_OPTIMIZED_POINTS_MAX = NMLP_MIX_MODELS_MAX + 1, NMLP_FRONTIER_MAX = 24 };
@@ -63,6 +66,8 @@ struct nmlp_optimization {
     bool simulated;
     nmlp_optimized_point points[NMLP_OPTIMIZED_POINTS_MAX]; /* the dense model first */
     int n_points, chosen;
+    int fastest;   /* by the median of the last comparison; another one than the chosen where its lead is in doubt */
+    int n_repeats; /* of the last comparison; 0: simulated, or nothing to compare */
     struct {
         double loss, ms, bytes; /* as modelled: loss by the corrected survey, ms scaled to the dense model's time */
     } frontier[NMLP_FRONTIER_MAX];
@@ -70,8 +75,7 @@ struct nmlp_optimization {
     nmlp_verdict verdict;
     nmlp_mix mix;             /* of the chosen model */
     nmlp_divergence verified; /* of the chosen model on text that no choice has seen; n_scored 0: none was left */
-    bool verified_within;
-    int n_stepped_back; /* faster models that the verification took back */
+    int n_stepped_back;       /* models that the verification refused */
     int64_t calib_tokens, heldout_tokens, verify_tokens;
     double expected_seconds, expected_bytes; /* said before the work began */
     double seconds;

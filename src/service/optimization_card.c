@@ -31,6 +31,9 @@ void nmlp_optimization_card(const nmlp_optimization *r, const char *model_dir, c
     if (r->verified.n_scored > 0)
         nmlp_str_printf(out, "| loss on %lld tokens that no choice has seen | %.5f nats |\n",
                         (long long)r->verified.n_scored, r->verified.nll - r->verified.nll_before);
+    if (r->n_repeats)
+        nmlp_str_printf(out, "| speed-up in %d repeats | %.2f to %.2f |\n", r->n_repeats, p->speedup_low,
+                        p->speedup_high);
     if (made_by) nmlp_str_printf(out, "| command | `%s` |\n", made_by);
     put_points(r, out);
     nmlp_str_puts(out, "\nTexts are parts of the calibration text, not a benchmark; times are of the machine that made "

@@ -9,6 +9,9 @@
 #include "service/kernel.h"
 #include "service/optimization.h"
 
+/* Of all points once, and of each repeat of the last comparison (service/finalists.h). */
+enum { NMLP_FIRST_ROUNDS = 5, NMLP_FINAL_ROUNDS = 3, NMLP_DECODE_SAMPLE_MS = 200 };
+
 struct nmlp_optimize_job {
     const nmlp_optimization_request *request;
     nmlp_optimization *result;
@@ -28,6 +31,8 @@ struct nmlp_optimize_job {
     int trained_from; /* the model it was made from */
 };
 
+/* Notes seconds and bytes that it will take, and fills them into the result. */
+nmlp_status nmlp_optimize_estimate(struct nmlp_optimize_job *job, nmlp_err *err);
 /* Directory of a point of the result. */
 const char *nmlp_optimize_dir(const struct nmlp_optimize_job *job, int point);
 
@@ -35,7 +40,7 @@ const char *nmlp_optimize_dir(const struct nmlp_optimize_job *job, int point);
 nmlp_status nmlp_optimize_time_models(struct nmlp_optimize_job *job, nmlp_err *err);
 /* On a GPU products are not timed alone: times of whole models in each format. */
 nmlp_status nmlp_optimize_time_cuda_forms(struct nmlp_optimize_job *job, nmlp_err *err);
-/* The fastest point within the bound, verified; the next where the verification says no. */
+/* The fastest of the points within the bound that the verification leaves, the dense model where that is in doubt. */
 nmlp_status nmlp_optimize_choose(struct nmlp_optimize_job *job, nmlp_err *err);
 /* Modelled loss, time and bytes between the dense model and the fastest mix of all. */
 nmlp_status nmlp_optimize_draw_frontier(struct nmlp_optimize_job *job, nmlp_err *err);

@@ -1,20 +1,13 @@
-/* Points of an optimization: timed, compared, chosen, verified. */
+/* Points of an optimization: what was built, how long each takes, and the frontier that is drawn beside them. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "service/optimization_internal.h"
-
-enum { WITHIN_NOISE_PERCENT = 2 };
 
 const char *nmlp_optimize_dir(const struct nmlp_optimize_job *j, int point) {
     if (point == 0) return j->models.model_dir;
     return point == j->trained ? j->trained_dir : j->models.list[point - 1].dir;
-}
-
-static const nmlp_mix *mix_of(const struct nmlp_optimize_job *j, int point) {
-    return &j->models.list[point == j->trained ? j->trained_from : point - 1].mix;
 }
 
 static void fill_loss(const struct nmlp_optimize_job *j, nmlp_optimized_point *p, const nmlp_divergence *d) {
@@ -76,51 +69,6 @@ nmlp_status nmlp_optimize_time_cuda_forms(struct nmlp_optimize_job *j, nmlp_err 
     for (int i = 0; i < NMLP_QUANT_OPTION_Q8; i++) ms[i] = measured[2]; /* groups of 32 and 64 differ by 6 % of bytes */
     nmlp_form_times_from_models(&j->times, &j->models.dense.model, &j->result->workload, ms);
     return NMLP_OK;
-}
-
-/* The fastest point within the bound among those not taken back. Of points that differ in time by no more than
- * measurements do, the one that loses least. */
-static int fastest(const nmlp_optimization *r, const bool *taken_back) {
-    int best = 0;
-    for (int i = 1; i < r->n_points; i++)
-        if (!taken_back[i] && r->points[i].within && r->points[i].ms < r->points[best].ms) best = i;
-    double close = r->points[best].ms * (1 + (r->simulated ? 0.1 : WITHIN_NOISE_PERCENT) / 100.0);
-    for (int i = 0; i < r->n_points; i++) {
-        const nmlp_optimized_point *p = &r->points[i];
-        if (!taken_back[i] && p->within && p->ms <= close && p->loss < r->points[best].loss) best = i;
-    }
-    return best;
-}
-
-static nmlp_status verify(struct nmlp_optimize_job *j, nmlp_err *err) {
-    nmlp_optimization *r = j->result;
-    r->verified = (nmlp_divergence){0};
-    r->verified_within = true;
-    if (r->chosen == 0 || j->verify.len == 0) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(nmlp_mix_models_compare(&j->models, nmlp_optimize_dir(j, r->chosen), j->verify.data,
-                                                  (int64_t)j->verify.len, &r->verified, err));
-    r->verified_within = r->verified.nll - r->verified.nll_before <= r->bound;
-    return NMLP_OK;
-}
-
-nmlp_status nmlp_optimize_choose(struct nmlp_optimize_job *j, nmlp_err *err) {
-    nmlp_optimization *r = j->result;
-    bool taken_back[NMLP_OPTIMIZED_POINTS_MAX] = {false};
-    for (;;) {
-        r->chosen = fastest(r, taken_back);
-        NMLP_RETURN_IF_FAILED(verify(j, err));
-        if (r->verified_within) break;
-        taken_back[r->chosen] = true;
-        r->n_stepped_back++;
-    }
-    const nmlp_optimized_point *p = &r->points[r->chosen];
-    r->verdict = p->ranks && p->bits ? NMLP_VERDICT_MIXED
-                 : p->ranks          ? NMLP_VERDICT_RANKS
-                 : p->bits           ? NMLP_VERDICT_BITS
-                                     : NMLP_VERDICT_DENSE;
-    if (r->chosen > 0) return nmlp_mix_copy(&r->mix, mix_of(j, r->chosen), err);
-    nmlp_quant_format plain = nmlp_quant_option(NMLP_QUANT_OPTION_PLAIN);
-    return nmlp_mix_uniform(&r->mix, r->config.n_layers, &plain, &plain, err);
 }
 
 nmlp_status nmlp_optimize_draw_frontier(struct nmlp_optimize_job *j, nmlp_err *err) {

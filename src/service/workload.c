@@ -80,6 +80,7 @@ static nmlp_status measure(const nmlp_workload_timer *t, const char *const *dirs
                                   .isa = t->isa,
                                   .bf16 = true,
                                   .rounds = t->rounds,
+                                  .decode_seconds = t->decode_seconds,
                                   .batches = &t->workload.batch,
                                   .n_batches = t->workload.generate ? 1 : 0,
                                   .prompts = &prompt,

@@ -28,7 +28,8 @@ typedef struct nmlp_workload_timer {
     const char *target; /* "cpu", "cuda", or a Trainium: a built-in machine or a file */
     const char *isa;    /* CPU; NULL: the fastest */
     nmlp_pool *pool;
-    int rounds; /* of measuring */
+    int rounds;            /* of measuring */
+    double decode_seconds; /* of a sample of decoding, about */
 } nmlp_workload_timer;
 
 bool nmlp_target_is_trainium(const char *target);

@@ -19,7 +19,7 @@ has "$work/err" "minutes and"
 has "$work/fast.json" '"simulated":true'
 has "$work/fast.json" '"verdict":"ranks only"'
 # Of the points within the loss none is faster than the one written, and that one is within it.
-tr '{' '\n' <"$work/fast.json" | sed -n 's/"name":"\([^"]*\)","loss":\([-0-9.e]*\),"loss_error":\([-0-9.e]*\),.*"ms":\([0-9.e-]*\),.*"within":\([a-z]*\),"chosen":\([a-z]*\).*/\2 \3 \4 \5 \6/p' >"$work/points"
+tr '{' '\n' <"$work/fast.json" | sed -n 's/"name":"\([^"]*\)","loss":\([-0-9.e]*\),"loss_error":\([-0-9.e]*\),.*"ms":\([0-9.e-]*\),.*"within":\([a-z]*\),"refused":[a-z]*,"chosen":\([a-z]*\).*/\2 \3 \4 \5 \6/p' >"$work/points"
 awk -v bound="$(sed -n 's/.*"max_loss":\([0-9.e-]*\).*/\1/p' "$work/fast.json")" '
     { loss = $1 > 0 ? $1 : 0; inside = loss + $2 <= bound }
     inside != ($4 == "true") { bad = 1 }
