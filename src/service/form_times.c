@@ -63,7 +63,7 @@ static void add_shape(nmlp_form_times *t, int64_t rows, int64_t cols) {
 }
 
 static void list_shapes(nmlp_form_times *t, const nmlp_model *m) {
-    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) {
+    for (int64_t i = 0; i < nmlp_quant_layer_views(&m->config, 0); i++) {
         const nmlp_view *view = nmlp_quant_layer_view(&m->layers[0], i);
         if (view->data) add_shape(t, view->shape[0], view->shape[1]);
     }

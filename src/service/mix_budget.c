@@ -89,7 +89,7 @@ static double least_of_all(const struct job *j) {
     double sum = j->cost.mlp_only ? 0 : j->cost.head(j->cost.ctx, 0);
     for (int64_t l = 0; l < c->n_layers; l++) {
         for (int i = 0; i < NMLP_QUANT_GATE && !j->cost.mlp_only; i++) {
-            const nmlp_view *view = nmlp_quant_layer_view(&m->layers[l], i);
+            const nmlp_view *view = &m->layers[l].attention[i].w;
             sum += least_matrix(j, view->shape[0], view->shape[1], true, false);
         }
         double apart = 2 * least_matrix(j, c->intermediate, c->hidden, true, tall);

@@ -316,7 +316,7 @@ nmlp_mix_cost nmlp_mix_cost_bytes(const nmlp_model *model) {
 int64_t nmlp_mix_fixed_bytes(const nmlp_model *m) {
     double rest = (double)nmlp_model_measure(m).bytes - head_bytes(m, NMLP_QUANT_OPTION_PLAIN);
     for (int64_t l = 0; l < m->config.n_layers; l++)
-        for (int i = 0; i < NMLP_QUANT_VIEWS; i++) {
+        for (int64_t i = 0; i < nmlp_quant_layer_views(&m->config, l); i++) {
             const nmlp_view *view = nmlp_quant_layer_view(&m->layers[l], i);
             if (view->data) rest -= matrix_bytes(m, view->shape[0], view->shape[1], 0, NMLP_QUANT_OPTION_PLAIN);
         }

@@ -72,6 +72,23 @@ has "$work/info.json" '"mlp_lowrank":12'
 "$command" quantize "$work/u" -o "$work/u4" --format q4 --group 64 --head bf16 $few --json >"$work/u4.json"
 below 0.4 kl "$work/u4.json"
 
+# Factors of attentions: info counts them, they run as expand says, and training refuses them by name.
+"$command" compress "$tiny" -o "$work/a" --modules mlp,attn --ratio 0.3 --alloc uniform --recover none --tile 64 $few >/dev/null 2>&1
+"$command" quantize "$work/a" -o "$work/a4" --format q4 $few --json >"$work/a4.json"
+below 0.4 kl "$work/a4.json"
+"$command" info "$work/a4" --json >"$work/info.json"
+has "$work/info.json" '"attention_lowrank":16'
+"$command" logits "$work/a4" --ids 5,9 --json >"$work/z.json"
+"$command" expand "$work/a4" -o "$work/awide" >/dev/null
+"$command" logits "$work/awide" --ids 5,9 --json >"$work/w.json"
+numbers "$work/z.json" >"$work/z.txt"
+numbers "$work/w.json" | paste "$work/z.txt" - | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { exit !(NR > 100 && most < 0.2) }' ||
+    fail "expand of factorised attention has other logits"
+status=0
+"$command" recover "$work/a4" -o "$work/x" --text "$tiny/calib.txt" --teacher "$tiny" --steps 2 >/dev/null 2>"$work/err" || status=$?
+[ "$status" -eq 1 ] || fail "recover exits with $status"
+has "$work/err" "training does not know factorised attention"
+
 # Quantised factors are trained through their rounding: the same format, other codes, no worse on held-out text.
 "$command" recover "$work/u4" -o "$work/trained" --text "$tiny/calib.txt" --teacher "$tiny" --steps 6 --batch 2 --ctx 64 --heldout 2 \
     --eval-every 2 --explore 0 --lr 1e-3 --json >"$work/trained.json" 2>/dev/null

@@ -122,7 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     case 1: read_factors(write_sealed("NMLPNST5", data + 1, size - 1), &config); break;
     case 2:
     case 3: read_layer(write_sealed("NMLPLAY3", data + 1, size - 1), &config, data[0] % 6 == 3); break;
-    case 4: read_quantised(write_sealed("NMLPQNT2", data + 1, size - 1)); break;
+    case 4: read_quantised(write_sealed("NMLPQNT3", data + 1, size - 1)); break;
     default: read_formats(write_sealed("NMLPQPL3", data + 1, size - 1)); break;
     }
     return 0;

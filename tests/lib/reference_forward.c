@@ -130,19 +130,56 @@ static void attention_block(const nmlp_model *m, const nmlp_layer *layer, double
     free(o);
 }
 
+/* out [n,H] of one MLP. */
+static double *run_mlp(const nmlp_factors mlp[NMLP_MLP_MATRICES], const double *y, int64_t n) {
+    double *gate = project_factors(y, &mlp[NMLP_MLP_GATE], NULL, n);
+    double *up = project_factors(y, &mlp[NMLP_MLP_UP], NULL, n);
+    int64_t inner = nmlp_factors_rows(&mlp[NMLP_MLP_GATE]);
+    for (int64_t i = 0; i < n * inner; i++) gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
+    double *down = project_factors(gate, &mlp[NMLP_MLP_DOWN], NULL, n);
+    free(gate);
+    free(up);
+    return down;
+}
+
+/* Weights of all experts for one token: softmax of its scores, 0 but for the k largest. */
+static void route(double *scores, const nmlp_config *c) {
+    double sum = 0, kept = 0;
+    char chosen[256] = {0};
+    for (int64_t e = 0; e < c->n_experts; e++) sum += scores[e] = exp(scores[e]);
+    for (int64_t i = 0; i < c->experts_per_token; i++) {
+        int64_t best = -1;
+        for (int64_t e = 0; e < c->n_experts; e++)
+            if (!chosen[e] && (best < 0 || scores[e] > scores[best])) best = e;
+        chosen[best] = 1;
+        kept += scores[best];
+    }
+    for (int64_t e = 0; e < c->n_experts; e++)
+        scores[e] = chosen[e] ? scores[e] / (c->normalise_experts ? kept : sum) : 0;
+}
+
+/* Every expert computes every token; the weights leave out what does not count. */
+static double *run_experts(const nmlp_model *m, const nmlp_layer *layer, const double *y, int64_t n) {
+    const nmlp_config *c = &m->config;
+    double *scores = project(y, &layer->router, NULL, n), *out = new_doubles(n * c->hidden);
+    for (int64_t t = 0; t < n; t++) route(scores + t * c->n_experts, c);
+    for (int64_t e = 0; e < c->n_experts; e++) {
+        double *one = run_mlp(layer->experts[e].mlp, y, n);
+        for (int64_t i = 0; i < n * c->hidden; i++) out[i] += scores[i / c->hidden * c->n_experts + e] * one[i];
+        free(one);
+    }
+    free(scores);
+    return out;
+}
+
 static void mlp_block(const nmlp_model *m, const nmlp_layer *layer, double *x, int64_t n) {
     const nmlp_config *c = &m->config;
     double *y = new_doubles(n * c->hidden);
     normalise(y, x, &layer->mlp_norm, c->rms_eps, n, c->hidden);
-    double *gate = project_factors(y, &layer->mlp[NMLP_MLP_GATE], NULL, n);
-    double *up = project_factors(y, &layer->mlp[NMLP_MLP_UP], NULL, n);
-    for (int64_t i = 0; i < n * c->intermediate; i++) gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
-    double *down = project_factors(gate, &layer->mlp[NMLP_MLP_DOWN], NULL, n);
-    add(x, down, n * c->hidden);
+    double *out = layer->experts ? run_experts(m, layer, y, n) : run_mlp(layer->mlp, y, n);
+    add(x, out, n * c->hidden);
     free(y);
-    free(gate);
-    free(up);
-    free(down);
+    free(out);
 }
 
 void reference_forward(const nmlp_model *m, const int32_t *ids, int64_t n, double *logits) {

@@ -154,7 +154,7 @@ static nmlp_status push(struct list *list, nmlp_rank_option option, nmlp_err *er
 static bool allowed(const nmlp_mix_problem *p, int option) { return (p->options >> option) & 1; }
 
 static nmlp_status list_attention(const nmlp_mix_problem *p, int64_t l, int matrix, struct list *list, nmlp_err *err) {
-    const nmlp_view *view = nmlp_quant_layer_view(&p->model->layers[l], matrix);
+    const nmlp_view *view = &p->model->layers[l].attention[matrix].w;
     for (int f = 0; f < NMLP_QUANT_OPTIONS; f++) {
         if (!allowed(p, f)) continue;
         nmlp_rank_option option = {.cost = attention_cost(p, view, f),
@@ -299,7 +299,7 @@ void nmlp_mix_price(const nmlp_mix_problem *p, nmlp_mix *mix) {
         int f[NMLP_QUANT_MATRICES];
         for (int i = 0; i < NMLP_QUANT_MATRICES; i++) f[i] = option_of(&mix->formats[l * NMLP_QUANT_MATRICES + i]);
         for (int i = 0; i < N_ATTENTION; i++) {
-            const nmlp_view *view = nmlp_quant_layer_view(&p->model->layers[l], i);
+            const nmlp_view *view = &p->model->layers[l].attention[i].w;
             mix->cost += attention_cost(p, view, f[i]);
             mix->loss += bits_loss(p, l * NMLP_QUANT_MATRICES + i, f[i]);
         }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/ints.h"
+#include "compress/calibrate/gram.h"
 
 enum { STEP = 512, SQUARES = 3 };
 
@@ -26,9 +27,10 @@ nmlp_status nmlp_expert_sampler_init(nmlp_expert_sampler *s, const nmlp_engine *
         if (!*steps[i] || !*means[i]) return NMLP_E_NOMEM;
     }
     s->sums = nmlp_arena_new(&s->arena, 2 * SQUARES * inner, sizeof *s->sums, err);
+    s->factors = nmlp_arena_new(&s->arena, (size_t)(n_tokens + c->hidden), sizeof *s->factors, err);
     sample->x = nmlp_arena_new(&s->arena, rows, sizeof(float), err);
     sample->y = nmlp_arena_new(&s->arena, rows, sizeof(float), err);
-    return s->choices && s->sums && sample->x && sample->y ? NMLP_OK : NMLP_E_NOMEM;
+    return s->choices && s->sums && s->factors && sample->x && sample->y ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 void nmlp_expert_sampler_fini(nmlp_expert_sampler *s) {
@@ -60,6 +62,18 @@ nmlp_status nmlp_expert_sampler_route(nmlp_expert_sampler *s, int64_t layer, con
     return NMLP_OK;
 }
 
+static void scale_row(float *row, double factor, int64_t n) {
+    for (int64_t i = 0; i < n; i++) row[i] = (float)(factor * (double)row[i]);
+}
+
+/* Rows of activations, the first of which is row `first` of the sample; they are spent. */
+static nmlp_status add_act_gram(nmlp_expert_sampler *s, int64_t first, int64_t n, nmlp_err *err) {
+    int64_t inner = nmlp_engine_model(s->engine)->config.expert_intermediate;
+    if (!s->act_gram) return NMLP_OK;
+    for (int64_t i = 0; i < n; i++) scale_row(s->act + i * inner, s->factors[first + i], inner);
+    return nmlp_gram_add(s->kernels, nmlp_engine_pool(s->engine), s->act_gram, s->act, n, inner, err);
+}
+
 /* Rows first..first+n of the sample through the expert; squares are added to sums [3,I]. */
 static nmlp_status run_rows(nmlp_expert_sampler *s, const nmlp_mlp *mlp, int64_t first, int64_t n, double *sums,
                             nmlp_err *err) {
@@ -70,14 +84,16 @@ static nmlp_status run_rows(nmlp_expert_sampler *s, const nmlp_mlp *mlp, int64_t
     if (!workspace) return NMLP_E_NOMEM;
     nmlp_glu_squares squares = {
         .activation = c->activation, .gate2 = sums, .slope2 = sums + inner, .act2 = sums + 2 * inner};
-    for (int64_t t = first; t < first + n; t += STEP) {
+    nmlp_status st = NMLP_OK;
+    for (int64_t t = first; t < first + n && st == NMLP_OK; t += STEP) {
         int64_t rows = nmlp_min(STEP, first + n - t);
         nmlp_mlp_run_observed(mlp, s->sample.y + t * c->hidden, s->sample.x + t * c->hidden, rows, s->gate, s->up,
                               s->act, workspace, pool);
         nmlp_glu_squares_add(&squares, s->gate, s->up, rows, inner, pool);
+        st = add_act_gram(s, t, rows, err);
     }
     nmlp_mem_free(workspace);
-    return NMLP_OK;
+    return st;
 }
 
 static nmlp_status run_expert(nmlp_expert_sampler *s, int64_t expert, int64_t n_came, int64_t n_others, nmlp_err *err) {
@@ -95,10 +111,6 @@ static nmlp_status run_expert(nmlp_expert_sampler *s, int64_t expert, int64_t n_
     if (st == NMLP_OK) st = run_rows(s, mlp, n_came, n_others, s->sums + half, err);
     nmlp_mlp_destroy(mlp);
     return st;
-}
-
-static void scale_row(float *row, double factor, int64_t n) {
-    for (int64_t i = 0; i < n; i++) row[i] = (float)(factor * (double)row[i]);
 }
 
 /* Rows of tokens that came, in order; their weights squared are summed. */
@@ -124,20 +136,21 @@ nmlp_status nmlp_expert_sampler_take(nmlp_expert_sampler *s, int64_t expert, nml
     for (int64_t i = 0; i < n_others; i++)
         memcpy(sample->x + (n_came + i) * h, s->x + i * s->n_tokens / n_others * h, (size_t)h * sizeof(float));
     sample->n = n_came + n_others;
-    NMLP_RETURN_IF_FAILED(run_expert(s, expert, n_came, n_others, err));
     /* `trust` of all weight goes to what came; one token of the mean weight is taken as seen by everyone. */
     double trust = n_others ? (double)n_came / (double)(n_came + h) : 1;
     double mass = sum_weight2 + s->mean_weight2, per_row = (double)sample->n / (double)s->n_tokens;
     double came = sum_weight2 > 0 ? per_row * mass * trust / sum_weight2 : 0;
     double others = n_others ? per_row * mass * (1 - trust) / (double)n_others : 0;
-    for (int64_t i = 0, row = 0; i < s->n_tokens * k; i++) {
-        if (s->choices[i].expert != expert) continue;
-        double factor = sqrt(came) * (double)s->choices[i].weight;
-        scale_row(sample->x + row * h, factor, h);
-        scale_row(sample->y + row++ * h, factor, h);
+    for (int64_t i = 0, row = 0; i < s->n_tokens * k; i++)
+        if (s->choices[i].expert == expert) s->factors[row++] = sqrt(came) * (double)s->choices[i].weight;
+    for (int64_t i = 0; i < n_others; i++) s->factors[n_came + i] = sqrt(others);
+    if (s->act_gram) memset(s->act_gram, 0, (size_t)(inner * inner) * sizeof *s->act_gram);
+    NMLP_RETURN_IF_FAILED(run_expert(s, expert, n_came, n_others, err));
+    for (int64_t row = 0; row < sample->n; row++) {
+        scale_row(sample->x + row * h, s->factors[row], h);
+        scale_row(sample->y + row * h, s->factors[row], h);
     }
-    scale_row(sample->x + n_came * h, sqrt(others), n_others * h);
-    scale_row(sample->y + n_came * h, sqrt(others), n_others * h);
+    for (int64_t i = 0; s->act_gram && i < inner * inner; i++) s->act_gram[i] /= (double)sample->n;
     for (int64_t j = 0; j < inner; j++) {
         double mean[SQUARES];
         for (int i = 0; i < SQUARES; i++)

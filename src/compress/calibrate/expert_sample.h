@@ -24,8 +24,10 @@ typedef struct nmlp_expert_sampler {
     nmlp_expert_choice *choices; /* [T,k] */
     double mean_weight2;         /* of all choices */
     float *gate, *up, *act;      /* rows of one step */
+    double *factors;             /* [T+H] roots of the weights of a sample's rows */
     double *sums;                /* [2,3,I] of tokens that came, and of the others */
     nmlp_mlp_sample sample;      /* memory for T+H rows */
+    double *act_gram;            /* [I,I] borrowed, receives the mean of act act^T with the weights; NULL: not wanted */
     nmlp_arena arena;
 } nmlp_expert_sampler;
 

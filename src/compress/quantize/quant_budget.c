@@ -11,13 +11,11 @@ static int64_t stored_bytes(const nmlp_view *view, int option) {
     return view->data ? nmlp_quant_option_bytes(view->dtype, view->shape[0], view->shape[1], option) : 0;
 }
 
-static int64_t matrix_bytes(nmlp_layer *layer, int matrix, int option) {
+static int64_t matrix_bytes(const nmlp_model *m, int64_t l, int matrix, int option) {
     int64_t sum = 0;
-    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) {
-        const nmlp_view *view = nmlp_quant_layer_view(layer, i);
-        if (!nmlp_quant_owns(layer, i, matrix) || nmlp_quant_is_second_v(layer, view)) continue;
-        sum += stored_bytes(view, option);
-    }
+    nmlp_layer *layer = &m->layers[l];
+    for (int64_t i = 0; i < nmlp_quant_layer_views(&m->config, l); i++)
+        if (nmlp_quant_owns(layer, i, matrix)) sum += stored_bytes(nmlp_quant_layer_view(layer, i), option);
     return sum;
 }
 
@@ -30,14 +28,14 @@ static int64_t head_bytes(const nmlp_model *m, int option) {
 static int64_t fixed_bytes(const nmlp_model *m) {
     int64_t rest = nmlp_model_measure(m).bytes - head_bytes(m, N_OPTIONS - 1);
     for (int64_t l = 0; l < m->config.n_layers; l++)
-        for (int i = 0; i < NMLP_QUANT_MATRICES; i++) rest -= matrix_bytes(&m->layers[l], i, N_OPTIONS - 1);
+        for (int i = 0; i < NMLP_QUANT_MATRICES; i++) rest -= matrix_bytes(m, l, i, N_OPTIONS - 1);
     return rest;
 }
 
 int64_t nmlp_quant_budget_least(const nmlp_model *m) {
     int64_t sum = fixed_bytes(m) + head_bytes(m, 0);
     for (int64_t l = 0; l < m->config.n_layers; l++)
-        for (int i = 0; i < NMLP_QUANT_MATRICES; i++) sum += matrix_bytes(&m->layers[l], i, 0);
+        for (int i = 0; i < NMLP_QUANT_MATRICES; i++) sum += matrix_bytes(m, l, i, 0);
     return sum;
 }
 
@@ -54,9 +52,8 @@ static void fill_groups(struct choice *c, const nmlp_model *m, const double *los
     for (int64_t g = 0; g < c->n; g++) {
         nmlp_rank_option *o = c->options + g * N_OPTIONS;
         for (int i = 0; i < N_OPTIONS; i++) {
-            int64_t bytes = g == c->n - 1
-                                ? head_bytes(m, i)
-                                : matrix_bytes(&m->layers[g / NMLP_QUANT_MATRICES], (int)(g % NMLP_QUANT_MATRICES), i);
+            int64_t bytes = g == c->n - 1 ? head_bytes(m, i)
+                                          : matrix_bytes(m, g / NMLP_QUANT_MATRICES, (int)(g % NMLP_QUANT_MATRICES), i);
             o[i] = (nmlp_rank_option){.cost = (double)bytes, .loss = loss[g * N_OPTIONS + i]};
         }
         c->groups[g] = (nmlp_rank_group){.options = o, .n_options = N_OPTIONS};

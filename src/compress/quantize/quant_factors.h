@@ -15,7 +15,7 @@ typedef struct nmlp_quant_factors {
     const nmlp_quant_format *format;
     const nmlp_factors *source; /* [n] */
     nmlp_factors *out;          /* [n] receive quantised views */
-    int n;                      /* 2: gate and up, which share v */
+    int n;                      /* above 1: they share v */
     nmlp_arena *arena;
     nmlp_pool *pool;
 } nmlp_quant_factors;

@@ -4,8 +4,8 @@
 
 #include "tensor/quant.h"
 
-enum { VIEWS_MAX = 16, PLAIN = -1 };
-static const char magic[] = "NMLPQNT2", formats_magic[] = "NMLPQPL3";
+enum { PLAIN = -1 };
+static const char magic[] = "NMLPQNT3", formats_magic[] = "NMLPQPL3";
 
 struct entry {
     int64_t same_as; /* PLAIN: not in the file; an earlier number: that one; its own: stored here */
@@ -13,8 +13,8 @@ struct entry {
     int64_t zeros; /* 1: zero points [rows, groups] stand behind the scales */
 };
 
-static void describe(struct entry *entries, nmlp_view *const views[], int n) {
-    for (int i = 0; i < n; i++) {
+static void describe(struct entry *entries, nmlp_view *const views[], int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
         const nmlp_view *v = views[i];
         entries[i] = (struct entry){.same_as = PLAIN};
         if (!v->data || !nmlp_dtype_is_quantised(v->dtype)) continue;
@@ -24,7 +24,7 @@ static void describe(struct entry *entries, nmlp_view *const views[], int n) {
                                     .rows = v->shape[0],
                                     .cols = v->shape[1],
                                     .zeros = v->zeros != NULL};
-        for (int k = i - 1; k >= 0; k--)
+        for (int64_t k = i - 1; k >= 0; k--)
             if (views[k]->data == v->data) entries[i].same_as = k;
     }
 }
@@ -32,23 +32,34 @@ static void describe(struct entry *entries, nmlp_view *const views[], int n) {
 /* One byte each. */
 static size_t zero_bytes(const nmlp_view *view) { return (size_t)(view->shape[0] * nmlp_quant_groups(view)); }
 
-nmlp_status nmlp_quant_file_write(const char *path, uint64_t fingerprint, nmlp_view *const views[], int n,
+static nmlp_status put_views(nmlp_work_writer *writer, const struct entry *entries, nmlp_view *const views[], int64_t n,
+                             nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(nmlp_work_writer_put_padded(writer, entries, (size_t)n * sizeof *entries, err));
+    for (int64_t i = 0; i < n; i++) {
+        const nmlp_view *v = views[i];
+        if (entries[i].same_as != i) continue;
+        NMLP_RETURN_IF_FAILED(nmlp_work_writer_put_padded(writer, v->data, nmlp_view_bytes(v), err));
+        NMLP_RETURN_IF_FAILED(nmlp_work_writer_put_padded(writer, v->scales, nmlp_quant_scale_bytes(v), err));
+        if (v->zeros) NMLP_RETURN_IF_FAILED(nmlp_work_writer_put_padded(writer, v->zeros, zero_bytes(v), err));
+    }
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_quant_file_write(const char *path, uint64_t fingerprint, nmlp_view *const views[], int64_t n,
                                   nmlp_err *err) {
-    struct entry entries[VIEWS_MAX] = {0};
+    struct entry *entries = nmlp_mem_new((size_t)n, sizeof *entries, err);
     nmlp_work_writer writer;
     nmlp_status st = NMLP_OK;
+    if (!entries) return NMLP_E_NOMEM;
     describe(entries, views, n);
-    NMLP_RETURN_IF_FAILED(nmlp_work_writer_open(&writer, path, magic, fingerprint, err));
-    NMLP_TRY(nmlp_work_writer_put_padded(&writer, entries, sizeof entries, err));
-    for (int i = 0; i < n; i++) {
-        if (entries[i].same_as != i) continue;
-        NMLP_TRY(nmlp_work_writer_put_padded(&writer, views[i]->data, nmlp_view_bytes(views[i]), err));
-        NMLP_TRY(nmlp_work_writer_put_padded(&writer, views[i]->scales, nmlp_quant_scale_bytes(views[i]), err));
-        if (views[i]->zeros) NMLP_TRY(nmlp_work_writer_put_padded(&writer, views[i]->zeros, zero_bytes(views[i]), err));
-    }
-    return nmlp_work_writer_commit(&writer, err);
+    NMLP_TRY(nmlp_work_writer_open(&writer, path, magic, fingerprint, err));
+    st = put_views(&writer, entries, views, n, err);
+    if (st == NMLP_OK)
+        st = nmlp_work_writer_commit(&writer, err);
+    else
+        nmlp_work_writer_abort(&writer);
 out:
-    nmlp_work_writer_abort(&writer);
+    nmlp_mem_free(entries);
     return st;
 }
 
@@ -67,13 +78,11 @@ static bool zeros_fit(const nmlp_view *view) {
 }
 
 static bool read_views(nmlp_view *made, const nmlp_file_map *map, size_t payload_bytes, nmlp_view *const views[],
-                       int n) {
-    struct entry entries[VIEWS_MAX];
+                       int64_t n) {
     nmlp_work_cursor cursor = {.at = map->data, .left_bytes = payload_bytes};
-    const void *front = nmlp_work_take(&cursor, sizeof entries, true);
-    if (!front) return false;
-    memcpy(entries, front, sizeof entries);
-    for (int i = 0; i < n; i++) {
+    const struct entry *entries = nmlp_work_take(&cursor, (size_t)n * sizeof *entries, true); /* aligned */
+    if (!entries) return false;
+    for (int64_t i = 0; i < n; i++) {
         const struct entry *e = &entries[i];
         made[i] = *views[i];
         if (e->same_as == PLAIN) continue;
@@ -94,18 +103,20 @@ static bool read_views(nmlp_view *made, const nmlp_file_map *map, size_t payload
 }
 
 nmlp_status nmlp_quant_file_open(nmlp_file_map *map, const char *path, uint64_t fingerprint, nmlp_view *const views[],
-                                 int n, nmlp_work_state *state, nmlp_err *err) {
-    nmlp_view made[VIEWS_MAX];
+                                 int64_t n, nmlp_work_state *state, nmlp_err *err) {
     size_t payload_bytes = 0;
     NMLP_RETURN_IF_FAILED(nmlp_work_file_open(map, path, magic, fingerprint, &payload_bytes, state, err));
     if (*state != NMLP_WORK_VALID) return NMLP_OK;
-    if (read_views(made, map, payload_bytes, views, n)) {
-        for (int i = 0; i < n; i++) *views[i] = made[i];
-        return NMLP_OK;
+    nmlp_view *made = nmlp_mem_new((size_t)n, sizeof *made, err);
+    bool good = made && read_views(made, map, payload_bytes, views, n);
+    for (int64_t i = 0; good && i < n; i++) *views[i] = made[i];
+    if (!good) {
+        *state = NMLP_WORK_DAMAGED;
+        nmlp_file_map_close(map);
     }
-    *state = NMLP_WORK_DAMAGED;
-    nmlp_file_map_close(map);
-    return NMLP_OK;
+    nmlp_status st = made ? NMLP_OK : NMLP_E_NOMEM;
+    nmlp_mem_free(made);
+    return st;
 }
 
 /* ---- formats ---- */

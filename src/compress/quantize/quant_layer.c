@@ -22,13 +22,58 @@ bool nmlp_quant_format_fits(const nmlp_quant_format *format, int64_t rows, int64
     return nmlp_tensor_spec_fits(&spec);
 }
 
-nmlp_view *nmlp_quant_layer_view(nmlp_layer *layer, int i) {
-    if (i < 4) return &layer->attention[i].w;
-    nmlp_factors *f = &layer->mlp[(i - 4) / 3];
-    return (i - 4) % 3 == 0 ? &f->w : (i - 4) % 3 == 1 ? &f->u : &f->v;
+/* w, u and v of every matrix. */
+enum { PARTS = 3, V = 2, ATTENTION_VIEWS = PARTS * NMLP_ATTENTION_MATRICES, MLP_VIEWS = PARTS * NMLP_MLP_MATRICES };
+
+int64_t nmlp_quant_layer_views(const nmlp_config *config, int64_t layer) {
+    return ATTENTION_VIEWS + MLP_VIEWS * nmlp_config_mlp_count(config, layer);
 }
 
-int nmlp_quant_view_matrix(int i) { return i < 4 ? i : NMLP_QUANT_GATE + (i - 4) / 3; }
+nmlp_view *nmlp_quant_layer_view(nmlp_layer *layer, int64_t i) {
+    nmlp_factors *f = &layer->attention[i / PARTS];
+    if (i >= ATTENTION_VIEWS) {
+        int64_t at = i - ATTENTION_VIEWS, matrix = at % MLP_VIEWS / PARTS;
+        f = layer->experts ? &layer->experts[at / MLP_VIEWS].mlp[matrix] : &layer->mlp[matrix];
+    }
+    return i % PARTS == 0 ? &f->w : i % PARTS == 1 ? &f->u : &f->v;
+}
+
+int nmlp_quant_view_matrix(int64_t i) {
+    if (i < ATTENTION_VIEWS) return (int)(i / PARTS);
+    return NMLP_QUANT_GATE + (int)((i - ATTENTION_VIEWS) % MLP_VIEWS / PARTS);
+}
+
+/* Whether the first matrices of the module that view i belongs to share their v. */
+static bool shares_basis(const nmlp_layer *layer, int64_t i) {
+    if (i < ATTENTION_VIEWS) return layer->attention_shares_basis;
+    return nmlp_layer_shares_basis(layer, (i - ATTENTION_VIEWS) / MLP_VIEWS);
+}
+
+int64_t nmlp_quant_view_first(const nmlp_layer *layer, int64_t i) {
+    int matrix = nmlp_quant_view_matrix(i), first = matrix < NMLP_QUANT_GATE ? NMLP_QUANT_Q : NMLP_QUANT_GATE;
+    bool last = matrix == NMLP_QUANT_O || matrix == NMLP_QUANT_DOWN;
+    if (i % PARTS != V || last || !shares_basis(layer, i)) return i;
+    return i - (int64_t)PARTS * (matrix - first);
+}
+
+bool nmlp_quant_owns(const nmlp_layer *layer, int64_t i, int matrix) {
+    int owner = nmlp_quant_view_matrix(i);
+    if (nmlp_quant_view_first(layer, i) != i) return false;
+    if (shares_basis(layer, i) && owner < NMLP_QUANT_O) owner = NMLP_QUANT_Q;
+    if (shares_basis(layer, i) && owner == NMLP_QUANT_UP) owner = NMLP_QUANT_GATE;
+    return owner == matrix;
+}
+
+nmlp_status nmlp_quant_layer_copy(nmlp_layer *out, nmlp_arena *arena, const nmlp_layer *source,
+                                  const nmlp_config *config, nmlp_err *err) {
+    *out = *source;
+    if (!source->experts) return NMLP_OK;
+    size_t n = (size_t)config->n_experts;
+    out->experts = nmlp_arena_new(arena, n, sizeof *out->experts, err);
+    if (!out->experts) return NMLP_E_NOMEM;
+    memcpy(out->experts, source->experts, n * sizeof *out->experts);
+    return NMLP_OK;
+}
 
 nmlp_status nmlp_quant_view_new(nmlp_view *view, nmlp_arena *arena, const nmlp_quant_format *format, int64_t rows,
                                 int64_t cols, nmlp_err *err) {
@@ -124,27 +169,20 @@ static nmlp_status aim(const struct target *t, float *w, int64_t n, nmlp_pool *p
 
 /* ---- layers ---- */
 
-struct maker {
-    nmlp_layer *out;
-    nmlp_arena *arena;
-    const nmlp_layer *source;
-    const nmlp_quant_format *formats;
-    nmlp_pool *pool;
-};
-
-static bool wants(const struct maker *m, int matrix) { return nmlp_dtype_is_quantised(m->formats[matrix].dtype); }
+static bool wants(const nmlp_quant_maker *m, int matrix) { return nmlp_dtype_is_quantised(m->formats[matrix].dtype); }
 
 /* Target and rounding of the matrices that see one kind of inputs. */
 struct rounder {
+    double *second; /* [K,K] of the inputs */
     struct target target;
     nmlp_gptq gptq;
 };
 
-static nmlp_status open_rounder(struct rounder *r, const struct maker *m, const nmlp_quant_moments *c,
-                                nmlp_quant_input input, int64_t k, nmlp_err *err) {
-    *r = (struct rounder){0};
-    nmlp_status st = open_target(&r->target, c, input, k, err);
-    if (st == NMLP_OK) st = nmlp_gptq_init(&r->gptq, m->pool, c->second[input], k, err);
+static nmlp_status open_rounder(struct rounder *r, const nmlp_quant_maker *m, nmlp_quant_input input, int64_t k,
+                                nmlp_err *err) {
+    *r = (struct rounder){.second = m->moments->second[input]};
+    nmlp_status st = open_target(&r->target, m->moments, input, k, err);
+    if (st == NMLP_OK) st = nmlp_gptq_init(&r->gptq, m->pool, r->second, k, err);
     return st;
 }
 
@@ -153,7 +191,7 @@ static void close_rounder(struct rounder *r) {
     nmlp_gptq_fini(&r->gptq);
 }
 
-static nmlp_status round_dense(const struct maker *m, int matrix, const struct rounder *r, const nmlp_view *source,
+static nmlp_status round_dense(const nmlp_quant_maker *m, int matrix, const struct rounder *r, const nmlp_view *source,
                                nmlp_view *out, nmlp_err *err) {
     if (!wants(m, matrix)) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(
@@ -166,37 +204,13 @@ static nmlp_status round_dense(const struct maker *m, int matrix, const struct r
     return st;
 }
 
-static nmlp_status make_attention(const struct maker *m, const nmlp_quant_moments *c, nmlp_err *err) {
-    const nmlp_factors *s = m->source->attention;
-    nmlp_factors *out = m->out->attention;
-    static const int from_input[] = {NMLP_ATTENTION_Q, NMLP_ATTENTION_K, NMLP_ATTENTION_V};
-    struct rounder r = {0};
-    nmlp_status st = NMLP_OK;
-    if (wants(m, NMLP_QUANT_Q) || wants(m, NMLP_QUANT_K) || wants(m, NMLP_QUANT_V)) {
-        NMLP_TRY(open_rounder(&r, m, c, NMLP_QUANT_ATTENTION_INPUT, s[NMLP_ATTENTION_Q].w.shape[1], err));
-        for (int i = 0; i < 3; i++)
-            NMLP_TRY(round_dense(m, NMLP_QUANT_Q + i, &r, &s[from_input[i]].w, &out[from_input[i]].w, err));
-        close_rounder(&r);
-    }
-    if (wants(m, NMLP_QUANT_O)) {
-        NMLP_TRY(open_rounder(&r, m, c, NMLP_QUANT_ATTENTION_MIXED, s[NMLP_ATTENTION_O].w.shape[1], err));
-        NMLP_TRY(round_dense(m, NMLP_QUANT_O, &r, &s[NMLP_ATTENTION_O].w, &out[NMLP_ATTENTION_O].w, err));
-    }
-out:
-    close_rounder(&r);
-    return st;
-}
-
-/* One MLP matrix, or gate and up with their shared v. */
-static nmlp_status make_projection(const struct maker *m, int first, int n, const struct rounder *r, const double *c,
-                                   nmlp_err *err) {
-    const nmlp_factors *source = &m->source->mlp[first];
-    nmlp_factors *out = &m->out->mlp[first];
-    int matrix = NMLP_QUANT_GATE + first;
+/* One matrix, or n with a shared v. */
+static nmlp_status make_projection(const nmlp_quant_maker *m, int matrix, int n, const struct rounder *r,
+                                   const nmlp_factors *source, nmlp_factors *out, nmlp_err *err) {
     if (!wants(m, matrix)) return NMLP_OK;
     if (nmlp_factors_is_dense(source)) return round_dense(m, matrix, r, &source->w, &out->w, err);
     nmlp_quant_factors factors = {.gptq = &r->gptq,
-                                  .moments = c,
+                                  .moments = r->second,
                                   .format = &m->formats[matrix],
                                   .source = source,
                                   .out = out,
@@ -206,33 +220,52 @@ static nmlp_status make_projection(const struct maker *m, int first, int n, cons
     return nmlp_quant_factors_make(&factors, err);
 }
 
-static nmlp_status make_mlp(const struct maker *m, const nmlp_quant_moments *c, nmlp_err *err) {
+/* A module: n_first matrices that see `input`, and one that sees `inner`. */
+struct module {
+    int matrix; /* the first's number among those of a layer */
+    int n_first;
+    bool shared_basis;
+    nmlp_quant_input input, inner;
+};
+
+static nmlp_status make_module(const nmlp_quant_maker *m, const struct module *module, const nmlp_factors *source,
+                               nmlp_factors *out, nmlp_err *err) {
     struct rounder r = {0};
     nmlp_status st = NMLP_OK;
-    bool shared = m->source->shared_basis;
-    if (wants(m, NMLP_QUANT_GATE) || wants(m, NMLP_QUANT_UP)) {
-        int64_t h = nmlp_factors_cols(&m->source->mlp[NMLP_MLP_GATE]);
-        const double *second = c->second[NMLP_QUANT_MLP_INPUT];
-        NMLP_TRY(open_rounder(&r, m, c, NMLP_QUANT_MLP_INPUT, h, err));
-        NMLP_TRY(make_projection(m, NMLP_MLP_GATE, shared ? 2 : 1, &r, second, err));
-        if (!shared) NMLP_TRY(make_projection(m, NMLP_MLP_UP, 1, &r, second, err));
+    int last = module->n_first, step = module->shared_basis ? last : 1;
+    bool any = false;
+    for (int i = 0; i < last; i += step) any = any || wants(m, module->matrix + i);
+    if (any) {
+        NMLP_TRY(open_rounder(&r, m, module->input, nmlp_factors_cols(source), err));
+        for (int i = 0; i < last; i += step)
+            NMLP_TRY(make_projection(m, module->matrix + i, step, &r, &source[i], &out[i], err));
         close_rounder(&r);
     }
-    if (wants(m, NMLP_QUANT_DOWN)) {
-        int64_t i = nmlp_factors_cols(&m->source->mlp[NMLP_MLP_DOWN]);
-        NMLP_TRY(open_rounder(&r, m, c, NMLP_QUANT_MLP_ACT, i, err));
-        NMLP_TRY(make_projection(m, NMLP_MLP_DOWN, 1, &r, c->second[NMLP_QUANT_MLP_ACT], err));
+    if (wants(m, module->matrix + last)) {
+        NMLP_TRY(open_rounder(&r, m, module->inner, nmlp_factors_cols(&source[last]), err));
+        NMLP_TRY(make_projection(m, module->matrix + last, 1, &r, &source[last], &out[last], err));
     }
 out:
     close_rounder(&r);
     return st;
 }
 
-nmlp_status nmlp_quant_layer_make(nmlp_layer *out, nmlp_arena *arena, const nmlp_layer *source,
-                                  const nmlp_quant_format formats[NMLP_QUANT_MATRICES],
-                                  const nmlp_quant_moments *moments, nmlp_pool *pool, nmlp_err *err) {
-    struct maker m = {.out = out, .arena = arena, .source = source, .formats = formats, .pool = pool};
-    *out = *source;
-    NMLP_RETURN_IF_FAILED(make_attention(&m, moments, err));
-    return make_mlp(&m, moments, err);
+nmlp_status nmlp_quant_attention_make(nmlp_layer *out, const nmlp_layer *source, const nmlp_quant_maker *maker,
+                                      nmlp_err *err) {
+    struct module module = {.matrix = NMLP_QUANT_Q,
+                            .n_first = NMLP_ATTENTION_O,
+                            .shared_basis = source->attention_shares_basis,
+                            .input = NMLP_QUANT_ATTENTION_INPUT,
+                            .inner = NMLP_QUANT_ATTENTION_MIXED};
+    return make_module(maker, &module, source->attention, out->attention, err);
+}
+
+nmlp_status nmlp_quant_mlp_make(nmlp_factors out[NMLP_MLP_MATRICES], const nmlp_factors source[NMLP_MLP_MATRICES],
+                                bool shared_basis, const nmlp_quant_maker *maker, nmlp_err *err) {
+    struct module module = {.matrix = NMLP_QUANT_GATE,
+                            .n_first = NMLP_MLP_DOWN,
+                            .shared_basis = shared_basis,
+                            .input = NMLP_QUANT_MLP_INPUT,
+                            .inner = NMLP_QUANT_MLP_ACT};
+    return make_module(maker, &module, source, out, err);
 }

@@ -7,7 +7,8 @@
 #include "base/mem.h"
 #include "compress/calibrate/gram.h"
 #include "compress/calibrate/hidden_states.h"
-#include "compress/quantize/quant_scales.h"
+#include "compress/quantize/quant_experts.h"
+#include "compress/quantize/quant_stand_in.h"
 #include "compress/work.h"
 #include "tensor/quant.h"
 
@@ -15,16 +16,19 @@ enum { PATH_MAX_BYTES = 4096, HEAD_WINDOWS_MIN = 32, EMBED_ROWS_PER_TASK = 64 };
 
 nmlp_status nmlp_quant_model_init(nmlp_quant_model *q, const nmlp_model *m, nmlp_err *err) {
     *q = (nmlp_quant_model){.embedding = m->embedding, .lm_head = m->lm_head, .n_layers = m->config.n_layers};
+    nmlp_arena_init(&q->experts);
     q->layers = nmlp_mem_new((size_t)q->n_layers, sizeof *q->layers, err);
     q->maps = nmlp_mem_new((size_t)q->n_layers, sizeof *q->maps, err);
     if (!q->layers || !q->maps) return NMLP_E_NOMEM;
-    memcpy(q->layers, m->layers, (size_t)q->n_layers * sizeof *q->layers);
+    for (int64_t l = 0; l < q->n_layers; l++)
+        NMLP_RETURN_IF_FAILED(nmlp_quant_layer_copy(&q->layers[l], &q->experts, &m->layers[l], &m->config, err));
     return NMLP_OK;
 }
 
 void nmlp_quant_model_fini(nmlp_quant_model *q) {
     for (int64_t l = 0; q->maps && l < q->n_layers; l++) nmlp_file_map_close(&q->maps[l]);
     nmlp_file_map_close(&q->head_map);
+    if (q->layers) nmlp_arena_fini(&q->experts);
     nmlp_mem_free(q->layers);
     nmlp_mem_free(q->maps);
     *q = (nmlp_quant_model){0};
@@ -48,6 +52,8 @@ struct watch {
     nmlp_quant_moments moments;
     float *dense[NMLP_QUANT_INPUTS]; /* [context, K] what the model as it was sees in this window; NULL: not known */
     bool of_dense;                   /* it runs now */
+    float *routed;                   /* [calibration tokens, H] what experts see; NULL: the layer has none */
+    int64_t n_routed;                /* rows of it so far */
     nmlp_status st;                  /* of the first failure: observers cannot return one */
     nmlp_err err;
 };
@@ -55,6 +61,12 @@ struct watch {
 static void see(struct watch *w, nmlp_quant_input input, const float *x, int64_t s) {
     int64_t n = nmlp_quant_input_size(w->config, input);
     if (w->st != NMLP_OK) return;
+    if (input == NMLP_QUANT_MLP_INPUT && w->routed) {
+        if (w->of_dense) return;
+        memcpy(w->routed + w->n_routed * n, x, (size_t)(s * n) * sizeof *x);
+        w->n_routed += s;
+        return;
+    }
     if (w->of_dense) {
         if (w->dense[input]) memcpy(w->dense[input], x, (size_t)(s * n) * sizeof *x);
         return;
@@ -86,14 +98,26 @@ static void on_mlp_inside(void *ctx, int64_t layer, const float *gate, const flo
     see(ctx, NMLP_QUANT_MLP_ACT, act, s);
 }
 
-static nmlp_status new_moments(struct watch *w, nmlp_arena *arena, int64_t context, nmlp_err *err) {
+/* Experts have moments of their own, made of the rows they see. */
+static bool is_watched(const struct watch *w, int input) {
+    return !w->routed || input == NMLP_QUANT_ATTENTION_INPUT || input == NMLP_QUANT_ATTENTION_MIXED;
+}
+
+static nmlp_status new_moments(struct watch *w, nmlp_arena *arena, const nmlp_calib_windows *windows, bool experts,
+                               nmlp_err *err) {
+    int64_t rows = nmlp_calib_windows_calib_tokens(windows);
+    if (experts) {
+        w->routed = nmlp_arena_new(arena, (size_t)(rows * w->config->hidden), sizeof *w->routed, err);
+        if (!w->routed) return NMLP_E_NOMEM;
+    }
     for (int i = 0; i < NMLP_QUANT_INPUTS; i++) {
         int64_t n = nmlp_quant_input_size(w->config, (nmlp_quant_input)i);
+        if (!is_watched(w, i)) continue;
         w->moments.second[i] = nmlp_arena_new(arena, (size_t)(n * n), sizeof(double), err);
         if (!w->moments.second[i]) return NMLP_E_NOMEM;
         if (n > DRIFT_INPUTS_MAX) continue;
         w->moments.drift[i] = nmlp_arena_new(arena, (size_t)(n * n), sizeof(double), err);
-        w->dense[i] = nmlp_arena_new(arena, (size_t)(context * n), sizeof(float), err);
+        w->dense[i] = nmlp_arena_new(arena, (size_t)(windows->context * n), sizeof(float), err);
         if (!w->moments.drift[i] || !w->dense[i]) return NMLP_E_NOMEM;
     }
     return NMLP_OK;
@@ -146,8 +170,9 @@ static nmlp_status collect(nmlp_quant_pass *p, int64_t l, struct watch *w, nmlp_
     }
     w->moments.tokens = tokens;
     for (int i = 0; i < NMLP_QUANT_INPUTS; i++)
-        finish_moments(w->moments.second[i], w->moments.drift[i], nmlp_quant_input_size(c, (nmlp_quant_input)i),
-                       tokens);
+        if (is_watched(w, i))
+            finish_moments(w->moments.second[i], w->moments.drift[i], nmlp_quant_input_size(c, (nmlp_quant_input)i),
+                           tokens);
 out:
     nmlp_session_destroy(session);
     nmlp_mem_free(rows);
@@ -169,28 +194,53 @@ out:
 
 /* ---- layers ---- */
 
+/* [*n] all views of a layer, to be freed. */
+static nmlp_view **list_views(const nmlp_quant_pass *p, int64_t l, nmlp_layer *layer, int64_t *n, nmlp_err *err) {
+    *n = nmlp_quant_layer_views(&nmlp_engine_model(p->engine)->config, l);
+    nmlp_view **views = nmlp_mem_new((size_t)*n, sizeof *views, err);
+    for (int64_t i = 0; views && i < *n; i++) views[i] = nmlp_quant_layer_view(layer, i);
+    return views;
+}
+
 static nmlp_status open_layer(nmlp_quant_pass *p, int64_t l, const char *path, nmlp_work_state *state, nmlp_err *err) {
-    nmlp_view *views[NMLP_QUANT_VIEWS];
-    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) views[i] = nmlp_quant_layer_view(&p->made->layers[l], i);
-    return nmlp_quant_file_open(&p->made->maps[l], path, p->fingerprint, views, NMLP_QUANT_VIEWS, state, err);
+    int64_t n;
+    nmlp_view **views = list_views(p, l, &p->made->layers[l], &n, err);
+    if (!views) return NMLP_E_NOMEM;
+    nmlp_status st = nmlp_quant_file_open(&p->made->maps[l], path, p->fingerprint, views, n, state, err);
+    nmlp_mem_free(views);
+    return st;
+}
+
+static nmlp_status write_layer(nmlp_quant_pass *p, int64_t l, nmlp_layer *made, const char *path, nmlp_err *err) {
+    int64_t n;
+    nmlp_view **views = list_views(p, l, made, &n, err);
+    if (!views) return NMLP_E_NOMEM;
+    nmlp_status st = nmlp_quant_file_write(path, p->fingerprint, views, n, err);
+    nmlp_mem_free(views);
+    return st;
 }
 
 static nmlp_status make_layer(nmlp_quant_pass *p, int64_t l, const char *path, nmlp_err *err) {
     const nmlp_model *model = nmlp_engine_model(p->engine);
+    const nmlp_layer *source = &model->layers[l];
     nmlp_layer made;
-    nmlp_view *views[NMLP_QUANT_VIEWS];
     nmlp_arena arena;
     nmlp_work_state state;
     nmlp_status st = NMLP_OK;
     struct watch w = {.pool = nmlp_engine_pool(p->engine), .config = &model->config};
     nmlp_arena_init(&arena);
     NMLP_TRY(nmlp_kernels_select(&w.kernels, nmlp_cpu_get(), nmlp_engine_isa(p->engine), err));
-    NMLP_TRY(new_moments(&w, &arena, p->windows->context, err));
+    NMLP_TRY(new_moments(&w, &arena, p->windows, source->experts != NULL, err));
     NMLP_TRY(collect(p, l, &w, err));
-    NMLP_TRY(nmlp_quant_layer_make(&made, &arena, &model->layers[l], p->formats + l * NMLP_QUANT_MATRICES, &w.moments,
-                                   w.pool, err));
-    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) views[i] = nmlp_quant_layer_view(&made, i);
-    NMLP_TRY(nmlp_quant_file_write(path, p->fingerprint, views, NMLP_QUANT_VIEWS, err));
+    nmlp_quant_maker maker = {
+        .formats = p->formats + l * NMLP_QUANT_MATRICES, .moments = &w.moments, .arena = &arena, .pool = w.pool};
+    NMLP_TRY(nmlp_quant_layer_copy(&made, &arena, source, &model->config, err));
+    NMLP_TRY(nmlp_quant_attention_make(&made, source, &maker, err));
+    nmlp_quant_routed routed = {
+        .engine = p->engine, .kernels = w.kernels, .layer = l, .rows = w.routed, .n_rows = w.n_routed};
+    NMLP_TRY(source->experts ? nmlp_quant_experts_make(&made, source, &routed, &maker, err)
+                             : nmlp_quant_mlp_make(made.mlp, source->mlp, source->shared_basis, &maker, err));
+    NMLP_TRY(write_layer(p, l, &made, path, err));
     NMLP_TRY(open_layer(p, l, path, &state, err));
     if (state != NMLP_WORK_VALID)
         NMLP_TRY(nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path));
@@ -200,36 +250,26 @@ out:
 }
 
 /* The quantised layer in f32: what is measured and handed on is the rounding of weights alone. */
-static nmlp_status install(nmlp_quant_pass *p, int64_t l, nmlp_layer *wide, float *owned[NMLP_QUANT_VIEWS],
-                           nmlp_err *err) {
-    nmlp_pool *pool = nmlp_engine_pool(p->engine);
-    *wide = p->made->layers[l];
-    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) {
-        nmlp_view *view = nmlp_quant_layer_view(wide, i);
-        if (!view->data || !nmlp_dtype_is_quantised(view->dtype)) continue;
-        bool second_v = wide->shared_basis && view == &wide->mlp[NMLP_MLP_UP].v;
-        if (second_v) {
-            *view = wide->mlp[NMLP_MLP_GATE].v;
+static nmlp_status install(nmlp_quant_pass *p, int64_t l, nmlp_quant_stand_in *wide, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(nmlp_quant_stand_in_init(wide, p->engine, l, &p->made->layers[l], err));
+    for (int64_t i = 0; i < wide->n_views; i++) {
+        const nmlp_view *view = nmlp_quant_layer_view(&wide->layer, i);
+        if (!view->data || !nmlp_dtype_is_quantised(view->dtype) || nmlp_quant_view_first(&wide->layer, i) != i)
             continue;
-        }
-        owned[i] = nmlp_quant_widen(view, pool, err);
-        if (!owned[i]) return NMLP_E_NOMEM;
-        *view = nmlp_view_2d(owned[i], NMLP_DTYPE_F32, view->shape[0], view->shape[1]);
+        float *values = nmlp_quant_widen(view, nmlp_engine_pool(p->engine), err);
+        if (!values) return NMLP_E_NOMEM;
+        nmlp_quant_stand_in_set(wide, i, values);
     }
-    nmlp_mlp_desc desc = {
-        .gate = wide->mlp[NMLP_MLP_GATE], .up = wide->mlp[NMLP_MLP_UP], .down = wide->mlp[NMLP_MLP_DOWN]};
-    NMLP_RETURN_IF_FAILED(nmlp_engine_set_mlp(p->engine, l, &desc, err));
-    return nmlp_engine_set_attention(p->engine, l, wide, err);
+    return nmlp_quant_stand_in_install(wide, err);
 }
 
 static nmlp_status run_layer(nmlp_quant_pass *p, int64_t l, nmlp_err *err) {
     const nmlp_calib_windows *w = p->windows;
     int64_t hidden = nmlp_engine_model(p->engine)->config.hidden;
     nmlp_session *session = NULL;
-    nmlp_layer wide;
-    float *owned[NMLP_QUANT_VIEWS] = {0};
+    nmlp_quant_stand_in wide = {0};
     nmlp_status st = NMLP_OK;
-    NMLP_TRY(install(p, l, &wide, owned, err));
+    NMLP_TRY(install(p, l, &wide, err));
     NMLP_TRY(nmlp_session_create(&session, p->engine, w->context, w->context, false, err));
     for (int64_t i = 0; i < w->n_calib + w->n_heldout; i++) {
         float *rows = p->rows + i * w->context * hidden;
@@ -239,9 +279,7 @@ static nmlp_status run_layer(nmlp_quant_pass *p, int64_t l, nmlp_err *err) {
     }
 out:
     nmlp_session_destroy(session);
-    (void)nmlp_engine_set_mlp(p->engine, l, NULL, NULL);
-    (void)nmlp_engine_set_attention(p->engine, l, NULL, NULL);
-    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) nmlp_mem_free(owned[i]);
+    nmlp_quant_stand_in_remove(&wide);
     nmlp_file_map_release(p->made->maps[l].data, p->made->maps[l].bytes);
     return st;
 }

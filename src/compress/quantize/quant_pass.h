@@ -14,6 +14,7 @@ typedef struct nmlp_quant_model {
     nmlp_view embedding, lm_head;
     nmlp_file_map head_map;
     nmlp_layer *layers;  /* [L] */
+    nmlp_arena experts;  /* of the layers */
     nmlp_file_map *maps; /* [L] */
     int64_t n_layers;
 } nmlp_quant_model;

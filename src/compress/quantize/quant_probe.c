@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "compress/quantize/quant_stand_in.h"
 #include "tensor/quant.h"
 
 enum { PROBE = 2 }; /* the option that is measured: groups of 32 */
@@ -22,16 +23,6 @@ int64_t nmlp_quant_option_bytes(nmlp_dtype plain, int64_t rows, int64_t cols, in
     if (fits) view.group = format.group;
     size_t zeros = fits && format.zeros ? nmlp_quant_zero_words(rows, nmlp_quant_groups(&view)) * sizeof(uint32_t) : 0;
     return (int64_t)(nmlp_view_bytes(&view) + nmlp_quant_scale_bytes(&view) + zeros);
-}
-
-bool nmlp_quant_owns(const nmlp_layer *layer, int view, int matrix) {
-    int owner = nmlp_quant_view_matrix(view);
-    if (layer->shared_basis && owner == NMLP_QUANT_UP) owner = NMLP_QUANT_GATE;
-    return owner == matrix;
-}
-
-bool nmlp_quant_is_second_v(const nmlp_layer *layer, const nmlp_view *view) {
-    return layer->shared_basis && view == &layer->mlp[NMLP_MLP_UP].v;
 }
 
 /* Nearest rounding of a view by an option, in f32, and the squared error relative to the matrix itself. */
@@ -68,40 +59,34 @@ struct trial {
     nmlp_engine *engine;
     int64_t layer;
     int matrix;
-    nmlp_layer wide;
-    float *owned[NMLP_QUANT_VIEWS];
+    nmlp_quant_stand_in stand_in;
 };
 
 static bool trial_changes(const void *ctx, int64_t l) { return ((const struct trial *)ctx)->layer == l; }
 
 static nmlp_status trial_install(void *ctx, int64_t l, nmlp_err *err) {
     struct trial *p = ctx;
-    nmlp_layer *w = &p->wide;
-    double error;
-    *w = nmlp_engine_model(p->engine)->layers[l];
-    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) {
-        nmlp_view *view = nmlp_quant_layer_view(w, i);
-        if (!view->data || !nmlp_quant_owns(w, i, p->matrix)) continue;
-        if (nmlp_quant_is_second_v(w, view)) {
-            *view = w->mlp[NMLP_MLP_GATE].v;
-            continue;
+    nmlp_quant_stand_in *s = &p->stand_in;
+    NMLP_RETURN_IF_FAILED(nmlp_quant_stand_in_init(s, p->engine, l, &nmlp_engine_model(p->engine)->layers[l], err));
+    for (int64_t i = 0; i < s->n_views; i++) {
+        const nmlp_view *view = nmlp_quant_layer_view(&s->layer, i);
+        float *values = NULL;
+        double error;
+        if (!view->data || !nmlp_quant_owns(&s->layer, i, p->matrix)) continue;
+        nmlp_status st = round_nearest(&values, &error, view, PROBE, nmlp_engine_pool(p->engine), err);
+        if (st != NMLP_OK) {
+            nmlp_mem_free(values);
+            return st;
         }
-        NMLP_RETURN_IF_FAILED(round_nearest(&p->owned[i], &error, view, PROBE, nmlp_engine_pool(p->engine), err));
-        *view = nmlp_view_2d(p->owned[i], NMLP_DTYPE_F32, view->shape[0], view->shape[1]);
+        nmlp_quant_stand_in_set(s, i, values);
     }
-    nmlp_mlp_desc desc = {.gate = w->mlp[NMLP_MLP_GATE], .up = w->mlp[NMLP_MLP_UP], .down = w->mlp[NMLP_MLP_DOWN]};
-    NMLP_RETURN_IF_FAILED(nmlp_engine_set_mlp(p->engine, l, &desc, err));
-    return nmlp_engine_set_attention(p->engine, l, w, err);
+    return nmlp_quant_stand_in_install(s, err);
 }
 
 static void trial_remove(void *ctx, int64_t l) {
     struct trial *p = ctx;
-    (void)nmlp_engine_set_mlp(p->engine, l, NULL, NULL);
-    (void)nmlp_engine_set_attention(p->engine, l, NULL, NULL);
-    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) {
-        nmlp_mem_free(p->owned[i]);
-        p->owned[i] = NULL;
-    }
+    (void)l;
+    nmlp_quant_stand_in_remove(&p->stand_in);
 }
 
 static nmlp_status probe_head(const nmlp_quant_probe *b, double *kl, nmlp_err *err) {
@@ -126,19 +111,17 @@ out:
     return st;
 }
 
-/* How much each option loses, relative to the probe, from squared errors alone. */
-static nmlp_status option_errors(const nmlp_view *const views[], int n, nmlp_pool *pool,
-                                 double errors[NMLP_QUANT_OPTIONS], nmlp_err *err) {
+/* How much each option loses, relative to the probe, from squared errors alone: added up over views. */
+static nmlp_status add_errors(const nmlp_view *view, nmlp_pool *pool, double errors[NMLP_QUANT_OPTIONS],
+                              nmlp_err *err) {
     for (int option = 0; option < NMLP_QUANT_OPTIONS; option++) {
-        errors[option] = 0;
-        for (int i = 0; i < n && nmlp_quant_option(option).dtype != NMLP_DTYPE_BF16; i++) {
-            float *wide;
-            double error = 0;
-            nmlp_status st = round_nearest(&wide, &error, views[i], option, pool, err);
-            nmlp_mem_free(wide);
-            NMLP_RETURN_IF_FAILED(st);
-            errors[option] += error;
-        }
+        float *wide;
+        double error = 0;
+        if (nmlp_quant_option(option).dtype == NMLP_DTYPE_BF16) continue;
+        nmlp_status st = round_nearest(&wide, &error, view, option, pool, err);
+        nmlp_mem_free(wide);
+        NMLP_RETURN_IF_FAILED(st);
+        errors[option] += error;
     }
     return NMLP_OK;
 }
@@ -152,17 +135,18 @@ static nmlp_status probe_matrix(const nmlp_quant_probe *b, int64_t l, int matrix
     nmlp_layer *layer = &nmlp_engine_model(b->engine)->layers[l];
     struct trial trial = {.engine = b->engine, .layer = l, .matrix = matrix};
     nmlp_mlp_overrides in = {.ctx = &trial, .changes = trial_changes, .install = trial_install, .remove = trial_remove};
-    const nmlp_view *views[NMLP_QUANT_VIEWS];
-    double errors[NMLP_QUANT_OPTIONS];
+    double errors[NMLP_QUANT_OPTIONS] = {0};
     nmlp_loss measured = {0};
-    int n = 0;
-    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) {
+    bool any = false;
+    int64_t n_views = nmlp_quant_layer_views(&nmlp_engine_model(b->engine)->config, l);
+    for (int64_t i = 0; i < n_views; i++) {
         const nmlp_view *view = nmlp_quant_layer_view(layer, i);
-        if (view->data && nmlp_quant_owns(layer, i, matrix) && !nmlp_quant_is_second_v(layer, view)) views[n++] = view;
+        if (!view->data || !nmlp_quant_owns(layer, i, matrix)) continue;
+        any = true;
+        NMLP_RETURN_IF_FAILED(add_errors(view, nmlp_engine_pool(b->engine), errors, err));
     }
-    if (n > 0)
+    if (any)
         NMLP_RETURN_IF_FAILED(nmlp_heldout_measure(b->heldout, b->engine, l, b->heldout->n_probe, &in, &measured, err));
-    NMLP_RETURN_IF_FAILED(option_errors(views, n, nmlp_engine_pool(b->engine), errors, err));
     fill_losses(loss, measured.kl, errors);
     return NMLP_OK;
 }
@@ -170,8 +154,7 @@ static nmlp_status probe_matrix(const nmlp_quant_probe *b, int64_t l, int matrix
 nmlp_status nmlp_quant_probe_run(const nmlp_quant_probe *b, double *loss, nmlp_err *err) {
     const nmlp_model *m = nmlp_engine_model(b->engine);
     int64_t n = m->config.n_layers * NMLP_QUANT_MATRICES;
-    const nmlp_view *const head[] = {&m->lm_head};
-    double errors[NMLP_QUANT_OPTIONS], kl = 0;
+    double errors[NMLP_QUANT_OPTIONS] = {0}, kl = 0;
     for (int64_t i = 0; i < n; i++) {
         NMLP_RETURN_IF_FAILED(probe_matrix(b, i / NMLP_QUANT_MATRICES, (int)(i % NMLP_QUANT_MATRICES),
                                            loss + i * NMLP_QUANT_OPTIONS, err));
@@ -179,7 +162,7 @@ nmlp_status nmlp_quant_probe_run(const nmlp_quant_probe *b, double *loss, nmlp_e
             return nmlp_fail(err, NMLP_E_INTERRUPTED, "probing was stopped");
     }
     NMLP_RETURN_IF_FAILED(probe_head(b, &kl, err));
-    NMLP_RETURN_IF_FAILED(option_errors(head, 1, nmlp_engine_pool(b->engine), errors, err));
+    NMLP_RETURN_IF_FAILED(add_errors(&m->lm_head, nmlp_engine_pool(b->engine), errors, err));
     fill_losses(loss + n * NMLP_QUANT_OPTIONS, kl, errors);
     return NMLP_OK;
 }

@@ -15,11 +15,6 @@ nmlp_quant_format nmlp_quant_option(int option);
 /* Bytes of a matrix [rows,cols] in that format, scales included; `plain` is the type it has as it is. */
 int64_t nmlp_quant_option_bytes(nmlp_dtype plain, int64_t rows, int64_t cols, int option);
 
-/* Whether view i of a layer belongs to a matrix; gate and up with a shared v are one choice, gate's. */
-bool nmlp_quant_owns(const nmlp_layer *layer, int view, int matrix);
-/* The v of up where it is the one of gate. */
-bool nmlp_quant_is_second_v(const nmlp_layer *layer, const nmlp_view *view);
-
 typedef struct nmlp_quant_probe {
     nmlp_engine *engine;
     const nmlp_heldout *heldout; /* with inputs of layers kept */

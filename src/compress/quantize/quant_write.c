@@ -1,6 +1,8 @@
 #include "compress/quantize/quant_write.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "base/json_write.h"
@@ -8,25 +10,118 @@
 #include "checkpoint/checkpoint_write.h"
 #include "checkpoint/model_card.h"
 #include "model/expand.h"
+#include "tensor/quant.h"
 
 enum { PATH_MAX_BYTES = 4096 };
 static const size_t shard_bytes = 1000000000u;
 
-/* What stands for a tensor of the source; itself where nothing was changed. */
-static nmlp_view view_for(const nmlp_model *m, const nmlp_quant_model *made, const nmlp_view *source) {
-    if (source->data == m->embedding.data) return made->embedding;
-    if (source->data == m->lm_head.data) return made->lm_head;
+/* A matrix of the source that was replaced. */
+struct piece {
+    const void *source;
+    nmlp_view made;
+};
+
+/* What is written for a tensor: itself, or the pieces that stand in it, one below the other. */
+struct output {
+    nmlp_view view; /* of several pieces without data */
+    const struct piece *pieces;
+    size_t n_pieces;
+};
+
+static int compare_pieces(const void *a, const void *b) {
+    uintptr_t x = (uintptr_t)((const struct piece *)a)->source, y = (uintptr_t)((const struct piece *)b)->source;
+    return x < y ? -1 : x > y;
+}
+
+static void add_piece(struct piece *pieces, size_t *n, const nmlp_view *source, const nmlp_view *made) {
+    if (source->data && nmlp_dtype_is_quantised(made->dtype))
+        pieces[(*n)++] = (struct piece){.source = source->data, .made = *made};
+}
+
+/* All of them by address; *n of them, to be freed. */
+static struct piece *list_pieces(const nmlp_model *m, const nmlp_quant_model *made, size_t *n, nmlp_err *err) {
+    size_t most = 2;
+    for (int64_t l = 0; l < made->n_layers; l++) most += (size_t)nmlp_quant_layer_views(&m->config, l);
+    struct piece *pieces = nmlp_mem_new(most, sizeof *pieces, err);
+    *n = 0;
+    if (!pieces) return NULL;
+    add_piece(pieces, n, &m->embedding, &made->embedding);
+    if (m->lm_head.data != m->embedding.data) add_piece(pieces, n, &m->lm_head, &made->lm_head);
     for (int64_t l = 0; l < made->n_layers; l++)
-        for (int i = 0; i < NMLP_QUANT_VIEWS; i++)
-            if (nmlp_quant_layer_view(&m->layers[l], i)->data == source->data)
-                return *nmlp_quant_layer_view(&made->layers[l], i);
-    return *source;
+        for (int64_t i = 0; i < nmlp_quant_layer_views(&m->config, l); i++)
+            if (nmlp_quant_view_first(&m->layers[l], i) == i)
+                add_piece(pieces, n, nmlp_quant_layer_view(&m->layers[l], i),
+                          nmlp_quant_layer_view(&made->layers[l], i));
+    qsort(pieces, *n, sizeof *pieces, compare_pieces);
+    return pieces;
+}
+
+/* The first piece at an address or behind it. */
+static size_t find_piece(const struct piece *pieces, size_t n, const void *source) {
+    size_t begin = 0;
+    while (begin < n) {
+        size_t middle = begin + (n - begin) / 2;
+        if ((uintptr_t)pieces[middle].source < (uintptr_t)source)
+            begin = middle + 1;
+        else
+            n = middle;
+    }
+    return begin;
+}
+
+static nmlp_status set_output(struct output *o, const nmlp_named_tensor *t, const struct piece *pieces, size_t n,
+                              nmlp_err *err) {
+    size_t first = find_piece(pieces, n, t->view.data), end = first;
+    int64_t rows = 0;
+    *o = (struct output){.view = t->view, .pieces = pieces + first};
+    for (; end < n && nmlp_view_contains(&t->view, pieces[end].source); end++) {
+        const nmlp_view *a = &pieces[first].made, *b = &pieces[end].made;
+        if (a->dtype != b->dtype || a->group != b->group || !a->zeros != !b->zeros)
+            return nmlp_fail(err, NMLP_E_UNSUPPORTED, "tensor %s: its matrices would have different formats", t->name);
+        rows += b->shape[0];
+    }
+    o->n_pieces = end - first;
+    if (o->n_pieces == 0) return NMLP_OK;
+    o->view = pieces[first].made;
+    if (o->n_pieces == 1) return NMLP_OK;
+    if (rows != t->view.shape[0])
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "tensor %s: some of its matrices would keep their type", t->name);
+    o->view.data = NULL;
+    o->view.shape[0] = rows;
+    return NMLP_OK;
+}
+
+/* Pieces in one piece of memory. */
+static nmlp_status put_joined(nmlp_checkpoint_writer *writer, const struct output *o, nmlp_err *err) {
+    nmlp_view joined = o->view;
+    size_t zero_bytes = o->view.zeros ? (size_t)(joined.shape[0] * nmlp_quant_groups(&joined)) : 0;
+    size_t data_bytes = nmlp_view_bytes(&joined), scale_bytes = nmlp_quant_scale_bytes(&joined);
+    char *memory = nmlp_mem_new(data_bytes + scale_bytes + zero_bytes, 1, err);
+    if (!memory) return NMLP_E_NOMEM;
+    char *scales = memory, *data = memory + scale_bytes, *zeros = data + data_bytes; /* the widest type first */
+    joined.data = data;
+    joined.scales = scales;
+    if (zero_bytes) joined.zeros = (const int8_t *)zeros;
+    for (size_t i = 0; i < o->n_pieces; i++) {
+        const nmlp_view *v = &o->pieces[i].made;
+        size_t some_zeros = zero_bytes ? (size_t)(v->shape[0] * nmlp_quant_groups(v)) : 0;
+        memcpy(data, v->data, nmlp_view_bytes(v));
+        memcpy(scales, v->scales, nmlp_quant_scale_bytes(v));
+        if (some_zeros) memcpy(zeros, v->zeros, some_zeros);
+        data += nmlp_view_bytes(v);
+        scales += nmlp_quant_scale_bytes(v);
+        zeros += some_zeros;
+    }
+    nmlp_status st = nmlp_checkpoint_put_view(writer, &joined, err);
+    nmlp_mem_free(memory);
+    return st;
 }
 
 static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
-    const nmlp_view *view = &((const nmlp_view *)ctx)[i];
-    NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put_view(writer, view, err));
-    nmlp_file_map_release(view->data, nmlp_view_bytes(view));
+    const struct output *o = &((const struct output *)ctx)[i];
+    if (!o->view.data) return put_joined(writer, o, err);
+    NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put_view(writer, &o->view, err));
+    nmlp_file_map_release(o->view.data, nmlp_view_bytes(&o->view));
     return NMLP_OK;
 }
 
@@ -68,23 +163,25 @@ static nmlp_status write_card(const nmlp_model *m, const nmlp_quantize_report *r
 
 nmlp_status nmlp_quant_write(const nmlp_model *m, const nmlp_quant_model *made, nmlp_dir_stage *stage,
                              const nmlp_progress *progress, nmlp_quantize_report *report, nmlp_err *err) {
-    size_t n = m->checkpoint.n_tensors;
+    size_t n = m->checkpoint.n_tensors, n_pieces;
     nmlp_tensor_spec *specs = nmlp_mem_new(n, sizeof *specs, err);
-    nmlp_view *views = nmlp_mem_new(n, sizeof *views, err);
+    struct output *outputs = nmlp_mem_new(n, sizeof *outputs, err);
+    struct piece *pieces = list_pieces(m, made, &n_pieces, err);
     nmlp_str record;
     nmlp_status st = NMLP_OK;
     nmlp_str_init(&record);
-    if (!specs || !views) NMLP_TRY(NMLP_E_NOMEM);
+    if (!specs || !outputs || !pieces) NMLP_TRY(NMLP_E_NOMEM);
     report->bytes_after = 0;
     for (size_t i = 0; i < n; i++) {
-        views[i] = view_for(m, made, &m->checkpoint.tensors[i].view);
-        specs[i] = nmlp_tensor_spec_of(m->checkpoint.tensors[i].name, &views[i]);
+        const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
+        NMLP_TRY(set_output(&outputs[i], t, pieces, n_pieces, err));
+        specs[i] = nmlp_tensor_spec_of(t->name, &outputs[i].view);
         report->bytes_after += (int64_t)nmlp_tensor_spec_bytes(&specs[i]);
     }
     nmlp_checkpoint_source source = {.specs = specs,
                                      .n_specs = n,
                                      .put = put,
-                                     .ctx = views,
+                                     .ctx = outputs,
                                      .max_shard_bytes = shard_bytes,
                                      .progress = progress,
                                      .stage = "writing"};
@@ -97,6 +194,7 @@ nmlp_status nmlp_quant_write(const nmlp_model *m, const nmlp_quant_model *made, 
 out:
     nmlp_str_fini(&record);
     nmlp_mem_free(specs);
-    nmlp_mem_free(views);
+    nmlp_mem_free(outputs);
+    nmlp_mem_free(pieces);
     return st;
 }

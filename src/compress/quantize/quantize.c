@@ -69,12 +69,12 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_quantize_option
     NMLP_RETURN_IF_FAILED(check_range("heldout_tokens", o->heldout_tokens, -1, INT64_C(1) << 40, err));
     NMLP_RETURN_IF_FAILED(check_format("group", &o->body, err));
     NMLP_RETURN_IF_FAILED(check_format("head", &o->head, err));
-    if (m->config.features->fused)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
-                         "%s: a %s model stores several matrices in one tensor, which is not quantised yet",
-                         m->checkpoint.dir, m->config.family);
-    if (m->config.attention_factored)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: factorised attention is not quantised yet", m->checkpoint.dir);
+    if (m->config.slices > 0)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: factors of slices are not quantised", m->checkpoint.dir);
+    if (m->config.features->fused && o->budget_bytes > 0)
+        return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "budget_bytes",
+                               "is for models whose matrices are tensors of their own; this %s model takes a format",
+                               m->config.family);
     if (!m->config.quantised) return NMLP_OK;
     nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: has quantised weights already", m->checkpoint.dir);
     nmlp_fail_hint(err, "quantise the checkpoint that it was made from");
@@ -102,7 +102,7 @@ static nmlp_status fingerprint_of(uint64_t *out, const struct job *j, nmlp_err *
     const nmlp_calib_windows *w = &j->windows;
     int64_t n = j->model->config.n_layers * NMLP_QUANT_MATRICES;
     char text[256];
-    int len = snprintf(text, sizeof text, "quantize 2 %s %d %d %d %lld %lld %lld %s", NMLP_VERSION_STRING,
+    int len = snprintf(text, sizeof text, "quantize 3 %s %d %d %d %lld %lld %lld %s", NMLP_VERSION_STRING,
                        (int)j->head.dtype, j->head.group, j->head.zeros, (long long)w->context, (long long)w->n_calib,
                        (long long)w->n_heldout, nmlp_engine_isa(j->engine));
     uint64_t hash = nmlp_hash64(text, (size_t)len, 0);
@@ -215,17 +215,6 @@ static nmlp_status close_job(struct job *j, nmlp_status st, nmlp_err *err) {
     return st;
 }
 
-static nmlp_status check_supported(const nmlp_model *m, nmlp_err *err) {
-    const nmlp_config *c = &m->config;
-    const char *beyond = c->features->fused ? "fused projections"
-                         : c->n_experts > 0 ? "experts"
-                         : c->slices > 0    ? "factors of slices"
-                                            : NULL;
-    if (!beyond) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: quantisation does not know %s, which this %s model has",
-                     m->checkpoint.dir, beyond, c->family);
-}
-
 nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_quantize_options *options, nmlp_quantize_report *report, nmlp_err *err) {
     *report = (nmlp_quantize_report){0};
@@ -236,7 +225,6 @@ nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n
                     .report = report,
                     .blas_threads = nmlp_linalg_begin()};
     nmlp_status st = NMLP_OK;
-    NMLP_TRY(check_supported(j.model, err));
     NMLP_TRY(open_job(&j, ids, n_ids, out_dir, err));
     report->calib_tokens = nmlp_calib_windows_calib_tokens(&j.windows);
     report->heldout_tokens = nmlp_calib_windows_heldout_tokens(&j.windows);

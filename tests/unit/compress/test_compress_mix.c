@@ -39,7 +39,7 @@ static void open_bed(struct bed *b, uint64_t seed) {
     const int64_t shapes[][2] = {{64, 64}, {32, 64}, {32, 64}, {64, 64}};
     memset(b, 0, sizeof *b);
     for (int i = 0; i < 4; i++)
-        *nmlp_quant_layer_view(&b->layer, i) = nmlp_view_2d(NULL, NMLP_DTYPE_BF16, shapes[i][0], shapes[i][1]);
+        b->layer.attention[i].w = nmlp_view_2d(NULL, NMLP_DTYPE_BF16, shapes[i][0], shapes[i][1]);
     b->model.config.hidden = HIDDEN;
     b->model.config.intermediate = INTERMEDIATE;
     b->model.config.n_layers = 1;

@@ -77,7 +77,7 @@ static void check(bool drifts) {
     struct problem *p = new_problem();
     nmlp_arena arena;
     nmlp_err err;
-    nmlp_layer source = {0}, made;
+    nmlp_factors source[NMLP_MLP_MATRICES] = {0}, made[NMLP_MLP_MATRICES];
     double second[K * K], drift[K * K], dense[N * K];
     nmlp_quant_format formats[NMLP_QUANT_MATRICES];
     nmlp_quant_moments moments = {.tokens = TOKENS};
@@ -87,11 +87,13 @@ static void check(bool drifts) {
     for (int i = 0; i < N * K; i++) dense[i] = (double)p->w[i];
     for (int i = 0; i < NMLP_QUANT_MATRICES; i++) formats[i] = (nmlp_quant_format){.dtype = NMLP_DTYPE_BF16};
     formats[NMLP_QUANT_DOWN].dtype = NMLP_DTYPE_Q8;
-    source.mlp[NMLP_MLP_DOWN].w = nmlp_view_2d(p->w, NMLP_DTYPE_F32, N, K);
+    source[NMLP_MLP_DOWN].w = nmlp_view_2d(p->w, NMLP_DTYPE_F32, N, K);
     moments.second[NMLP_QUANT_MLP_ACT] = second;
     if (drifts) moments.drift[NMLP_QUANT_MLP_ACT] = drift;
-    nmlp_assert_ok(nmlp_quant_layer_make(&made, &arena, &source, formats, &moments, NULL, &err), &err);
-    const nmlp_view *q = &made.mlp[NMLP_MLP_DOWN].w;
+    nmlp_quant_maker maker = {.formats = formats, .moments = &moments, .arena = &arena};
+    memcpy(made, source, sizeof made);
+    nmlp_assert_ok(nmlp_quant_mlp_make(made, source, false, &maker, &err), &err);
+    const nmlp_view *q = &made[NMLP_MLP_DOWN].w;
     assert_int_equal(q->dtype, NMLP_DTYPE_Q8);
     double aimed = distance(p->second, p->target, q), own = distance(p->second, dense, q);
     if (drifts)
