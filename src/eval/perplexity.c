@@ -44,7 +44,7 @@ nmlp_status nmlp_ppl_options_check(nmlp_ppl_options *o, const nmlp_config *confi
 
 void nmlp_ppl_describe(nmlp_str *out, const nmlp_ppl_options *o) {
     nmlp_str_printf(out, "text encoded whole, %s; ",
-                    o->rolling ? "behind BOS or else EOS"
+                    o->rolling ? "behind BOS or else EOS, with what the template adds"
                     : o->bos   ? "BOS in front"
                                : "no special tokens");
     if (o->max_tokens) nmlp_str_printf(out, "first %" PRId64 " tokens; ", o->max_tokens);
@@ -179,14 +179,33 @@ out:
     return st;
 }
 
-/* What the harness puts in front of a text so that its first token can be scored. */
+/* What the harness puts in front of a text so that its first token can be scored: the tokenizer's BOS or else its EOS.
+ * Where the tokenizer names neither, the harness fails; then those of the configuration. */
+static int64_t prefix_id(const nmlp_tokenizer *tokenizer, const nmlp_config *c) {
+    const int64_t ids[] = {nmlp_tokenizer_bos_id(tokenizer), nmlp_tokenizer_eos_id(tokenizer), c->bos_id,
+                           c->n_stop_ids > 0 ? c->stop_ids[0] : -1};
+    for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++)
+        if (ids[i] >= 0) return ids[i];
+    return -1;
+}
+
 static nmlp_status put_prefix(nmlp_ids *ids, const nmlp_tokenizer *tokenizer, const nmlp_config *c, nmlp_err *err) {
-    int64_t id = nmlp_tokenizer_bos_id(tokenizer);
-    if (id < 0 && c->n_stop_ids > 0) id = c->stop_ids[0];
+    int64_t id = prefix_id(tokenizer, c);
     if (id < 0 || id >= c->vocab)
         return nmlp_fail_field(err, NMLP_E_ARG, "rolling",
                                "needs a begin-of-text or end-of-text token, and there is none");
     return nmlp_ids_push(ids, (int32_t)id, err);
+}
+
+/* Rolling windows have what the template puts around a text, scored like the text, beside the prefix token: so does the
+ * harness, unless the text itself begins with the prefix. */
+static nmlp_bos around(const nmlp_tokenizer *tokenizer, const char *text, size_t len, const nmlp_ppl_options *o,
+                       int32_t prefix) {
+    size_t n = 0;
+    if (!o->rolling) return o->bos ? NMLP_BOS_ALWAYS : NMLP_BOS_NONE;
+    const char *own = nmlp_tokenizer_special_text(tokenizer, prefix, &n);
+    bool begins = o->parse_special && own && n <= len && memcmp(text, own, n) == 0;
+    return begins ? NMLP_BOS_NONE : NMLP_BOS_TEMPLATE;
 }
 
 nmlp_status nmlp_perplexity(nmlp_ppl_result *r, const nmlp_engine *engine, const nmlp_tokenizer *tokenizer,
@@ -195,9 +214,8 @@ nmlp_status nmlp_perplexity(nmlp_ppl_result *r, const nmlp_engine *engine, const
     nmlp_status st = NMLP_OK;
     nmlp_ids_init(&ids);
     if (options->rolling) NMLP_TRY(put_prefix(&ids, tokenizer, &nmlp_engine_model(engine)->config, err));
-    bool bos = options->bos && !options->rolling;
-    NMLP_TRY(nmlp_tokenizer_encode(tokenizer, text, len, bos ? NMLP_BOS_ALWAYS : NMLP_BOS_NONE, options->parse_special,
-                                   &ids, err));
+    nmlp_bos bos = around(tokenizer, text, len, options, ids.len ? ids.data[0] : -1);
+    NMLP_TRY(nmlp_tokenizer_encode(tokenizer, text, len, bos, options->parse_special, &ids, err));
     NMLP_TRY(nmlp_perplexity_ids(r, engine, ids.data, (int64_t)ids.len, options, err));
     NMLP_TRY(count_text(r, tokenizer, text, len, &ids, err));
 out:

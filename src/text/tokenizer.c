@@ -180,6 +180,8 @@ void nmlp_tokenizer_destroy(nmlp_tokenizer *t) {
 
 int64_t nmlp_tokenizer_vocab_size(const nmlp_tokenizer *t) { return t->n_ids; }
 
+int64_t nmlp_tokenizer_eos_id(const nmlp_tokenizer *t) { return t->eos_id; }
+
 int64_t nmlp_tokenizer_bos_id(const nmlp_tokenizer *t) { return t->prefix.len ? t->prefix.data[0] : t->bos_id; }
 
 const char *nmlp_tokenizer_bytes(const nmlp_tokenizer *t, int64_t id, size_t *len) {

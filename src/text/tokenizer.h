@@ -37,6 +37,8 @@ int64_t nmlp_tokenizer_vocab_size(const nmlp_tokenizer *t); /* highest id + 1; i
 int64_t nmlp_tokenizer_find(const nmlp_tokenizer *t, const char *piece);
 /* The begin-of-text token: what the template puts in front, else what tokenizer_config.json names; -1 for none. */
 int64_t nmlp_tokenizer_bos_id(const nmlp_tokenizer *t);
+/* The end-of-text token that the folder names; -1 for none. */
+int64_t nmlp_tokenizer_eos_id(const nmlp_tokenizer *t);
 /* What an id adds to a text that is decoded without special tokens: `len` bytes, not NUL-ended and not always whole
  * characters. NULL: nothing. The first token of a text may lose its first space, see nmlp_tokenizer_strips_space. */
 const char *nmlp_tokenizer_bytes(const nmlp_tokenizer *t, int64_t id, size_t *len);

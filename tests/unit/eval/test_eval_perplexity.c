@@ -8,6 +8,7 @@
 #include "engine/logprob.h"
 #include "eval/perplexity.h"
 #include "lib/loaded_engine.h"
+#include "lib/reference_forward.h"
 #include "lib/testing.h"
 
 enum { TOKENS_MAX = 600 };
@@ -232,6 +233,114 @@ static void reported_numbers_follow_their_definitions(void **state) {
     nmlp_tokenizer_destroy(t);
 }
 
+/* ---- rolling windows ---- */
+
+enum { ROLL_CTX = 12, ROLL_MAX = 64 };
+
+/* -log p of list[score..n) behind what stands before each, in float64. */
+static double reference_nll(const nmlp_model *m, const int32_t *list, int64_t n, int64_t score) {
+    int64_t vocab = m->config.vocab;
+    double *logits = calloc((size_t)(n * vocab), sizeof *logits), sum = 0;
+    reference_forward(m, list, n, logits);
+    for (int64_t t = score; t < n; t++) {
+        const double *row = logits + (t - 1) * vocab;
+        double top = row[0], all = 0;
+        for (int64_t i = 0; i < vocab; i++) top = fmax(top, row[i]);
+        for (int64_t i = 0; i < vocab; i++) all += exp(row[i] - top);
+        sum += top + log(all) - row[list[t]];
+    }
+    free(logits);
+    return sum;
+}
+
+/* The harness's loop as its function has it: inputs end one token before what they predict. */
+static double harness_nll(const nmlp_model *m, int32_t prefix, const int32_t *tokens, int64_t n) {
+    int32_t window[ROLL_CTX + 1];
+    int64_t predicted = n < ROLL_CTX ? n : ROLL_CTX;
+    window[0] = prefix;
+    memcpy(window + 1, tokens, (size_t)predicted * sizeof *window);
+    double sum = reference_nll(m, window, predicted + 1, 1);
+    while (predicted < n) {
+        int64_t some = n - predicted < ROLL_CTX ? n - predicted : ROLL_CTX, end = predicted + some;
+        memcpy(window, tokens + end - ROLL_CTX - 1, sizeof window);
+        sum += reference_nll(m, window, ROLL_CTX + 1, ROLL_CTX + 1 - some);
+        predicted = end;
+    }
+    return sum;
+}
+
+static void write_file(const char *dir, const char *name, const char *text, size_t len) {
+    char path[1200];
+    nmlp_err err;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    nmlp_assert_ok(nmlp_file_write_text(path, text, len, &err), &err);
+}
+
+/* A folder with the tokenizer of models/tiny, whose template may put token 0 in front. */
+static nmlp_tokenizer *tokenizer_with(const char *config, bool template) {
+    static const char none[] = "\"post_processor\": null";
+    static const char some[] =
+        "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<|begin_of_text|>"
+        "\","
+        "\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{"
+        "\"<|begin_of_text|>\":{\"id\":\"<|begin_of_text|>\",\"ids\":[0],\"tokens\":[\"<|begin_of_text|>\"]}}}";
+    char dir[1024];
+    nmlp_str json, changed;
+    nmlp_tokenizer *t;
+    nmlp_err err;
+    nmlp_str_init(&json);
+    nmlp_str_init(&changed);
+    nmlp_test_mkdtemp(dir, sizeof dir);
+    nmlp_assert_ok(nmlp_file_read(&json, NMLP_TEST_ROOT "/models/tiny/tokenizer.json", 1 << 26, &err), &err);
+    const char *found = strstr(nmlp_str_text(&json), none);
+    assert_non_null(found);
+    nmlp_str_printf(&changed, "%.*s%s%s", (int)(found - nmlp_str_text(&json)), nmlp_str_text(&json),
+                    template ? some : none, found + strlen(none));
+    write_file(dir, "tokenizer.json", nmlp_str_text(&changed), changed.len);
+    if (config) write_file(dir, "tokenizer_config.json", config, strlen(config));
+    nmlp_assert_ok(nmlp_tokenizer_load(&t, dir, &err), &err);
+    nmlp_str_fini(&json);
+    nmlp_str_fini(&changed);
+    nmlp_test_rmdir(dir);
+    return t;
+}
+
+/* The prefix is the tokenizer's BOS, else its EOS, else the configuration's BOS; what the template adds is scored. */
+static void rolling_text_stands_behind_the_harness_s_prefix(void **state) {
+    static const char text[] =
+        "The old house stood at the end of the lane, and nobody had lived in it for many years.\n";
+    static const struct {
+        const char *config;
+        bool template;
+        int32_t prefix;
+    } cases[] = {{"{\"bos_token\": \"<|begin_of_text|>\", \"eos_token\": \"<|end_of_text|>\"}", false, 0},
+                 {"{\"eos_token\": \"<|end_of_text|>\"}", false, 1},
+                 {NULL, false, 0},
+                 {"{\"eos_token\": \"<|end_of_text|>\"}", true, 0}};
+    loaded_engine l;
+    nmlp_err err;
+    (void)state;
+    loaded_engine_open(&l, NMLP_TEST_ROOT "/models/tiny", "ref", 2);
+    assert_int_equal(l.model.config.bos_id, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        nmlp_tokenizer *t = tokenizer_with(cases[i].config, cases[i].template);
+        nmlp_ppl_options o = {.ctx = ROLL_CTX, .rolling = true};
+        nmlp_ppl_result r;
+        nmlp_ids tokens;
+        nmlp_ids_init(&tokens);
+        if (cases[i].template) nmlp_assert_ok(nmlp_ids_push(&tokens, 0, &err), &err);
+        nmlp_assert_ok(nmlp_tokenizer_encode(t, text, strlen(text), NMLP_BOS_NONE, false, &tokens, &err), &err);
+        assert_true(tokens.len > ROLL_CTX && tokens.len < ROLL_MAX && tokens.len % ROLL_CTX != 0);
+        nmlp_assert_ok(nmlp_perplexity(&r, l.engine, t, text, strlen(text), &o, &err), &err);
+        double want = harness_nll(&l.model, cases[i].prefix, tokens.data, (int64_t)tokens.len);
+        assert_int_equal(r.n_scored, (int64_t)tokens.len);
+        assert_true(fabs(r.nll_sum - want) < 1e-5 * want);
+        nmlp_ids_fini(&tokens);
+        nmlp_tokenizer_destroy(t);
+    }
+    loaded_engine_close(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(windows_score_what_the_guides_loop_scores),
@@ -245,6 +354,7 @@ int main(void) {
         cmocka_unit_test(qwen3_nll_matches_transformers),
         cmocka_unit_test(stories_nll_matches_llama2c),
         cmocka_unit_test(reported_numbers_follow_their_definitions),
+        cmocka_unit_test(rolling_text_stands_behind_the_harness_s_prefix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
