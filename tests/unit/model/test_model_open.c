@@ -394,6 +394,50 @@ static void ranks_follow_the_published_table(void **state) {
     assert_int_equal(nmlp_rank_for_ratio(64, 64, 0.1, 128), 0); /* one tile is already more than dense */
 }
 
+/* Shapes as others have them; 0: no source was at hand. Unmarked rows: the table of LitGPT (litgpt/config.py, commit
+ * 2685705, vocabularies as padded there). */
+static void presets_have_the_shapes_of_their_models(void **state) {
+    static const struct {
+        const char *name;
+        int64_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocab;
+        double theta;
+    } rows[] = {
+        {"llama-3.2-1b", 2048, 8192, 16, 32, 8, 64, 128256, 5e5},
+        {"llama-3.2-3b", 3072, 8192, 28, 24, 8, 128, 128256, 5e5},
+        {"llama-3.1-8b", 4096, 14336, 32, 32, 8, 128, 128256, 5e5},
+        {"llama-3.1-70b", 8192, 28672, 80, 64, 8, 128, 128256, 5e5},
+        {"llama-2-7b", 4096, 11008, 32, 32, 32, 128, 32000, 1e4},
+        {"qwen3-1.7b", 2048, 6144, 28, 16, 8, 128, 151936, 1e6},
+        {"qwen3-4b", 2560, 9728, 36, 32, 8, 128, 151936, 1e6},
+        {"qwen3-8b", 4096, 12288, 36, 32, 8, 128, 151936, 1e6},
+        {"mistral-7b-v0.3", 4096, 14336, 32, 32, 8, 128, 32768, 1e6},
+        {"qwen2.5-1.5b", 1536, 8960, 28, 12, 2, 128, 151936, 1e6},
+        {"phi-4", 5120, 17920, 40, 40, 10, 128, 100352, 2.5e5},
+        {"gemma-2-2b", 2304, 9216, 26, 8, 4, 256, 256000, 1e4},
+        {"gemma-3-1b", 1152, 6912, 26, 4, 1, 256, 262144, 1e6},
+        {"mixtral-8x7b", 4096, 14336, 32, 32, 8, 128, 32000, 1e6},
+        {"qwen3-30b-a3b", 2048, 6144, 48, 32, 4, 128, 151936, 1e6},
+        /* defaults of transformers 5.22.2: SmolLM3Config, OlmoeConfig, Olmo3Config */
+        {"smollm3-3b", 2048, 11008, 36, 16, 4, 128, 128256, 0},
+        {"olmoe-1b-7b", 2048, 0, 16, 16, 16, 128, 50304, 1e4},
+        {"olmo-3-7b", 4096, 11008, 32, 32, 32, 128, 0, 5e5},
+        /* the model's card */
+        {"olmo-2-1b", 2048, 0, 16, 16, 0, 0, 0, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        nmlp_config c;
+        nmlp_err err;
+        nmlp_assert_ok(nmlp_preset_find(&c, rows[i].name, &err), &err);
+        const int64_t got[] = {c.hidden, c.intermediate, c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.vocab};
+        const int64_t want[] = {rows[i].hidden,   rows[i].intermediate, rows[i].layers, rows[i].heads,
+                                rows[i].kv_heads, rows[i].head_dim,     rows[i].vocab};
+        for (size_t k = 0; k < sizeof got / sizeof got[0]; k++)
+            if (want[k] != 0 && got[k] != want[k]) fail_msg("%s: shape %zu", rows[i].name, k);
+        if (rows[i].theta != 0) assert_true(c.rope.theta == rows[i].theta);
+    }
+}
+
 /* Every preset as a checkpoint of one layer whose vocabulary is cut: read back, and with the parameters of its shapes.
  */
 static void presets_of_all_families_are_written_and_read(void **state) {
@@ -449,6 +493,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(attentions_share_a_basis_or_have_their_own, setup, teardown),
         cmocka_unit_test_setup_teardown(expanding_multiplies_the_factors_of_attention, setup, teardown),
         cmocka_unit_test_setup_teardown(shards_are_written_and_read, setup, teardown),
+        cmocka_unit_test(presets_have_the_shapes_of_their_models),
         cmocka_unit_test(presets_of_all_families_are_written_and_read),
         cmocka_unit_test(ranks_follow_the_published_table),
     };
