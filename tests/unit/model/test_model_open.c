@@ -150,6 +150,36 @@ static void an_index_with_an_absent_shard_is_refused(void **state) {
     refuse(f, NMLP_E_MISSING, "weight_map", "missing");
 }
 
+/* The index names a whole shard with other weights: what counts is the single file, as in transformers. */
+static void a_stale_index_beside_a_single_file_is_not_used(void **state) {
+    tiny_fixture *f = *state;
+    char single[512], shard[512];
+    nmlp_model model;
+    nmlp_err err;
+    nmlp_str index;
+    float *weights = tiny_find(&f->c, "model.norm.weight")->data;
+    weights[0] = 3;
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    snprintf(single, sizeof single, "%s/model.safetensors", f->dir);
+    snprintf(shard, sizeof shard, "%s/model-00001-of-00001.safetensors", f->dir);
+    assert_int_equal(rename(single, shard), 0);
+    nmlp_str_init(&index);
+    for (size_t i = 0; i < f->c.n; i++)
+        nmlp_str_printf(&index, "%s\"%s\":\"model-00001-of-00001.safetensors\"", i ? "," : "{\"weight_map\":{",
+                        f->c.tensors[i].name);
+    nmlp_str_puts(&index, "}}");
+    write_text(f->dir, "model.safetensors.index.json", nmlp_str_text(&index));
+    nmlp_str_fini(&index);
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+    assert_true(((const float *)model.final_norm.data)[0] == 3); /* alone the index is sound */
+    nmlp_model_close(&model);
+    weights[0] = 5;
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+    assert_true(((const float *)model.final_norm.data)[0] == 5);
+    nmlp_model_close(&model);
+}
+
 /* What nothing uses belongs to another model: more layers than config.json says, norms of another family. */
 static void tensors_without_a_place_are_refused(void **state) {
     tiny_fixture *f = *state;
@@ -484,6 +514,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(missing_and_misshapen_tensors_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(nan_and_inf_weights_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(an_index_with_an_absent_shard_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_stale_index_beside_a_single_file_is_not_used, setup, teardown),
         cmocka_unit_test_setup_teardown(tensors_without_a_place_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(a_head_of_its_own_is_not_tied, setup, teardown),
         cmocka_unit_test_setup_teardown(factors_bind_as_one_matrix, setup, teardown),
