@@ -16,6 +16,7 @@
 #include "bench/probe.h"
 #include "engine/backend.h"
 #include "engine/backend_shared.h"
+#include "engine/split_choice.h"
 #include "model/model_shard.h"
 #include "kernels/caches.h"
 #include "tensor/quant.h"
@@ -120,14 +121,27 @@ static nmlp_status open_batch(struct subject *s, const nmlp_bench_model_options 
 
 /* Of a model that processes share: the first one leads. */
 static nmlp_status take_part(struct subject *s, nmlp_engine_options *engine, const nmlp_bench_model_options *o,
-                             nmlp_err *err) {
+                             nmlp_bench_model_result *r, nmlp_err *err) {
     const nmlp_process_group *group = o->tensor_group;
+    nmlp_split_choice choice;
+    nmlp_str text;
     if (!group) return NMLP_OK;
     if (engine->backend != nmlp_backend_cpu() || o->n_models != 1)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%d processes share one model on their CPUs", group->size);
     engine->tensor_group = group;
     if (nmlp_group_leads(group)) engine->backend = nmlp_backend_shared();
-    return nmlp_model_shard_create(&s->shard, &s->model, group->rank, group->size, err);
+    nmlp_status st = nmlp_split_choose(&choice, &s->model, o->split, group, o->pool, err);
+    if (st == NMLP_OK)
+        st = nmlp_model_shard_create(&s->shard, &s->model, group->rank, group->size, choice.splits, o->pool, err);
+    if (st == NMLP_OK) {
+        nmlp_str_init(&text);
+        nmlp_split_choice_text(&choice, s->model.config.n_layers, &text);
+        snprintf(r->split, sizeof r->split, "%s", nmlp_str_text(&text));
+        r->computed_ms = choice.token_ms;
+        nmlp_str_fini(&text);
+    }
+    nmlp_split_choice_fini(&choice);
+    return st;
 }
 
 /* What the memory probe reads again and again must not stay in L3, which on servers holds hundreds of megabytes: with
@@ -153,7 +167,7 @@ static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_b
         NMLP_RETURN_IF_FAILED(
             nmlp_memory_need((double)nmlp_model_measure(&s->model).bytes + (double)dram_bytes(), err));
     double started = nmlp_clock_seconds();
-    NMLP_RETURN_IF_FAILED(take_part(s, &engine, o, err));
+    NMLP_RETURN_IF_FAILED(take_part(s, &engine, o, r, err));
     NMLP_RETURN_IF_FAILED(nmlp_engine_create(&s->engine, s->shard ? &s->shard->model : &s->model, &engine, err));
     r->load_seconds = nmlp_clock_seconds() - started;
     if (!nmlp_group_leads(o->tensor_group)) return nmlp_engine_follow(s->engine, o->tensor_group, err);

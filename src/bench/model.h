@@ -26,6 +26,7 @@ typedef struct nmlp_bench_model_options {
     nmlp_pool *pool;
     const nmlp_process_group *tensor_group; /* that shares the one model; its first member measures, the others call
                                                this too and have no results. NULL: this process alone */
+    const char *split;                      /* as nmlp_split_choose takes it */
 } nmlp_bench_model_options;
 
 enum {
@@ -54,6 +55,8 @@ typedef struct nmlp_bench_model_result {
     double read_seconds; /* of the whole file through read(), before the model is opened */
     double load_seconds; /* open, check, pack */
     double cache_bytes;  /* KV cache of the session */
+    char split[300];     /* how processes share it (nmlp_split_choice_text); empty: one has all */
+    double computed_ms;  /* of one decoded token, by the arithmetic of the choice; 0 as well */
     double rss_bytes;    /* peak of the process so far: says something for the first model only */
     nmlp_bench_model_case cases[NMLP_BENCH_CASES_MAX];
     int n_cases;

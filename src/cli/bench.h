@@ -30,6 +30,7 @@ typedef struct nmlp_bench_args {
     int64_t n_threads;
     const char *const *models;
     int n_models;
+    const char *split;               /* bench model: how processes share factorised MLPs */
     double network_us, network_gbit; /* bench model: of a network that is emulated between processes */
     const nmlp_process_group
         *tensor_group; /* bench model: processes that share the model, of which the first one reports */

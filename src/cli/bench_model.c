@@ -85,6 +85,8 @@ static void report_loading(const nmlp_bench_model_result *results, int n, nmlp_j
             nmlp_json_put_number(json, "read_seconds", r->read_seconds);
             nmlp_json_put_number(json, "load_seconds", r->load_seconds);
             if (i == 0) nmlp_json_put_number(json, "peak_rss_bytes", r->rss_bytes);
+            if (r->split[0]) nmlp_json_put_string(json, "split", r->split);
+            if (r->split[0]) nmlp_json_put_number(json, "computed_ms", r->computed_ms);
             nmlp_json_end_object(json);
             continue;
         }
@@ -92,6 +94,7 @@ static void report_loading(const nmlp_bench_model_result *results, int n, nmlp_j
                r->read_seconds, r->load_seconds);
         if (i == 0) printf("; peak memory %.2f GB, %.2f x weights and cache", r->rss_bytes * 1e-9, rss_share);
         printf("\n");
+        if (r->split[0]) printf("%s: %s\n", r->dir, r->split);
     }
     if (json) nmlp_json_end_array(json);
 }
@@ -185,7 +188,8 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
                                   .isa = args->isa,
                                   .bf16 = strcmp(args->precision, "bf16") == 0,
                                   .rounds = (int)args->rounds,
-                                  .tensor_group = args->tensor_group};
+                                  .tensor_group = args->tensor_group,
+                                  .split = args->split};
     nmlp_table table;
     NMLP_RETURN_IF_FAILED(check(args, err));
     if (args->tensor_group && (args->prompt || args->generate))

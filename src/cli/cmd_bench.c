@@ -78,6 +78,8 @@ static int run_joined(const nmlp_cli *cli, const nmlp_bench *bench, nmlp_bench_a
     if (nmlp_cluster_launched().size < 2 && (args->network_us > 0 || args->network_gbit > 0))
         return nmlp_cli_usage(cli,
                               "--network-us and --network-gbit need several processes: start them with mpirun -n N");
+    if (nmlp_cluster_launched().size < 2 && args->split)
+        return nmlp_cli_usage(cli, "--split needs several processes: start them with mpirun -n N");
     if (nmlp_cluster_join(&cluster, NMLP_CLUSTER_TIMEOUT_S, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
     args->tensor_group = nmlp_cluster_group(cluster);
     nmlp_cluster_emulate(cluster, args->network_us, args->network_gbit);
@@ -126,6 +128,8 @@ static int run(int argc, char **argv) {
         {"generate", 0, NMLP_OPT_INT, &args.generate, "N", "model: whole requests, N tokens each (default 64)"},
         {"peer", 0, NMLP_OPT_STRING, &args.peer, "FILE",
          "model: results of llama-bench or llama-batched-bench beside ours"},
+        {"split", 0, NMLP_OPT_STRING, &args.split, "auto|dense|replicated|all",
+         "model, under mpirun: how factorised MLPs are shared (default auto: each layer by what is measured)"},
         {"network-us", 0, NMLP_OPT_NUMBER, &args.network_us, "X",
          "model, under mpirun: every message takes so much longer, as on a network (default 0)"},
         {"network-gbit", 0, NMLP_OPT_NUMBER, &args.network_gbit, "X",

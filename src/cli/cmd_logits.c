@@ -122,6 +122,8 @@ static int run(int argc, char **argv) {
         {"precision", 0, NMLP_OPT_STRING, &load.precision, "P",
          "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
         {"device", 0, NMLP_OPT_STRING, &load.device, "NAME", "cpu (default), cuda or auto"},
+        {"split", 0, NMLP_OPT_STRING, &load.split, "auto|dense|replicated|all",
+         "under mpirun: how factorised MLPs are shared (default auto: each layer by what is measured)"},
         {"isa", 0, NMLP_OPT_STRING, &load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
     };
     nmlp_cli cli;

@@ -78,7 +78,12 @@ static nmlp_status read_prompt(const struct run_options *r, const nmlp_tokenizer
     return st;
 }
 
-static int print_json(const nmlp_cli *cli, const nmlp_text_result *r, const char *isa) {
+/* How processes share the model, as words; empty where there is one. */
+static void put_split(nmlp_str *text, const nmlp_loaded *loaded) {
+    if (loaded->split.splits) nmlp_split_choice_text(&loaded->split, loaded->model.config.n_layers, text);
+}
+
+static int print_json(const nmlp_cli *cli, const nmlp_text_result *r, const nmlp_loaded *loaded) {
     nmlp_json_out out;
     nmlp_json_writer *w = nmlp_json_out_begin(&out);
     nmlp_json_put_bytes(w, "text", nmlp_str_text(&r->text), r->text.len);
@@ -94,8 +99,21 @@ static int print_json(const nmlp_cli *cli, const nmlp_text_result *r, const char
     nmlp_json_put_number(w, "decode_tok_s", nmlp_text_decode_rate(r));
     nmlp_json_put_int(w, "draft_proposed", r->n_proposed);
     nmlp_json_put_int(w, "draft_accepted", r->n_accepted);
-    nmlp_json_put_string(w, "isa", isa);
+    nmlp_json_put_string(w, "isa", nmlp_loaded_name(loaded));
+    nmlp_str split;
+    nmlp_str_init(&split);
+    put_split(&split, loaded);
+    if (split.len > 0) nmlp_json_put_string(w, "split", nmlp_str_text(&split));
+    nmlp_str_fini(&split);
     return nmlp_json_out_end(&out, cli);
+}
+
+static void print_split(const nmlp_loaded *loaded) {
+    nmlp_str text;
+    nmlp_str_init(&text);
+    put_split(&text, loaded);
+    if (text.len > 0) fprintf(stderr, "[%d processes: %s]\n", (int)loaded->split.measured.nodes, nmlp_str_text(&text));
+    nmlp_str_fini(&text);
 }
 
 static void print_stats(const nmlp_text_result *r, bool with_draft, const char *isa) {
@@ -181,9 +199,10 @@ static int execute(const nmlp_cli *cli, const struct run_options *r) {
     if (!leads) {
         code = NMLP_EXIT_OK;
     } else if (cli->json) {
-        code = print_json(cli, &result, nmlp_loaded_name(&loaded));
+        code = print_json(cli, &result, &loaded);
     } else {
         print_stats(&result, r->draft, nmlp_loaded_name(&loaded));
+        print_split(&loaded);
     }
 out:
     nmlp_unload(&draft);
@@ -241,6 +260,8 @@ static int run(int argc, char **argv) {
         {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "auto|f32|bf16",
          "auto (default): bf16 activations for bf16 weights where the CPU has AMX; f32: exact"},
         {"isa", 0, NMLP_OPT_STRING, &r.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
+        {"split", 0, NMLP_OPT_STRING, &r.load.split, "auto|dense|replicated|all",
+         "under mpirun: how factorised MLPs are shared (default auto: each layer by what is measured)"},
         {"peer-timeout", 0, NMLP_OPT_NUMBER, &r.peer_timeout_s, "S",
          "seconds to wait for other processes under mpirun (default 600)"},
     };

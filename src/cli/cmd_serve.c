@@ -200,6 +200,8 @@ static int run(int argc, char **argv) {
         {"precision", 0, NMLP_OPT_STRING, &o.load.precision, "auto|f32|bf16",
          "auto (default): bf16 activations for bf16 weights where the CPU has AMX; f32: exact"},
         {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
+        {"split", 0, NMLP_OPT_STRING, &o.load.split, "auto|dense|replicated|all",
+         "under mpirun: how factorised MLPs are shared (default auto: each layer by what is measured)"},
         {"peer-timeout", 0, NMLP_OPT_NUMBER, &o.peer_timeout_s, "S",
          "seconds to wait for other processes under mpirun (default 600)"},
     };

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "model/preset.h"
-#include "service/cluster_cost.h"
+#include "model/cluster_cost.h"
 #include "trainium/package/forms.h"
 
 enum { NODE_COUNTS_MAX = 20, MODELS_MAX = 7 };
@@ -47,8 +47,8 @@ static nmlp_status fill_ranks(struct shape *s, bool is_dir, const nmlp_predict_c
     NMLP_RETURN_IF_FAILED(nmlp_model_open(&model, s->name, err));
     for (int64_t l = 0; l < c->n_layers; l++) {
         nmlp_mlp_ranks r = nmlp_mlp_layer_ranks(&model.layers[l]);
-        int64_t n = c->slices > 0 ? c->slices : 1; /* ranks of a slice, as many parameters */
-        s->mlps[l] = (nmlp_cluster_mlp){.gate = r.gate / n, .up = r.up / n, .down = r.down / n, .shared = r.shared};
+        s->mlps[l] = (nmlp_cluster_mlp){
+            .gate = r.gate, .up = r.up, .down = r.down, .shared = r.shared, .slices = model.layers[l].slices};
     }
     nmlp_model_close(&model);
     s->ratio = c->ratio;

@@ -106,7 +106,9 @@ static size_t workspace_bytes(const nmlp_cpu_forward *f) {
         }
         for (int64_t s = 0; s < layer->n_slices; s++)
             bytes = nmlp_max_size(bytes, nmlp_mlp_workspace_bytes(layer->slices[s], f->chunk, n_threads));
-        if (layer->n_slices > 0) continue;
+        if (layer->split)
+            bytes = nmlp_max_size(bytes, nmlp_cpu_split_workspace_bytes(layer->split, f->chunk, n_threads));
+        if (!layer->mlp) continue;
         bytes = nmlp_max_size(bytes, nmlp_mlp_workspace_bytes(layer->mlp, f->chunk, n_threads));
         if (f->observed)
             bytes = nmlp_max_size(bytes, nmlp_mlp_observed_workspace_bytes(layer->mlp, f->chunk, n_threads));
@@ -143,9 +145,12 @@ static nmlp_status new_floats(nmlp_cpu_forward *f, const struct buffer buffers[]
     return NMLP_OK;
 }
 
-static nmlp_status part_logits(nmlp_cpu_forward *f, nmlp_err *err) {
+static nmlp_status make_shares(nmlp_cpu_forward *f, nmlp_err *err) {
     const nmlp_process_group *group = f->weights->tensor_group;
     if (!group) return NMLP_OK;
+    f->split.workspace = f->workspace;
+    f->split.first = nmlp_mem_new((size_t)group->size + 1, sizeof *f->split.first, err);
+    if (!f->split.first) return NMLP_E_NOMEM;
     f->vocab_first = nmlp_mem_new((size_t)group->size + 1, sizeof *f->vocab_first, err);
     if (!f->vocab_first) return NMLP_E_NOMEM;
     for (int k = 0; k <= group->size; k++)
@@ -170,6 +175,7 @@ static nmlp_status new_buffers(nmlp_cpu_forward *f, nmlp_err *err) {
     int64_t q_dim = c->n_heads * c->head_dim;
     int64_t kv_dim = c->n_kv_heads * c->head_dim;
     int64_t inside = f->observed ? c->intermediate : 0;
+    nmlp_cpu_split_columns split = nmlp_cpu_split_measure(f->weights);
     const struct buffer buffers[] = {
         {&f->rope, f->cache.len, c->rope_dim},
         {&f->rope_query, c->rope.query_growth != 0 ? f->cache.len : 0, c->rope_dim},
@@ -184,6 +190,11 @@ static nmlp_status new_buffers(nmlp_cpu_forward *f, nmlp_err *err) {
         {&f->gate, f->chunk, inside},
         {&f->up, f->chunk, inside},
         {&f->act, f->chunk, inside},
+        {&f->split.message, f->chunk, split.message},
+        {&f->split.thin[0], f->chunk, split.thin[0]},
+        {&f->split.thin[1], f->chunk, split.thin[1]},
+        {&f->split.gate, f->chunk, split.inner},
+        {&f->split.up, f->chunk, split.inner},
         {&f->experts.scores, f->chunk, c->n_experts},
         {&f->experts.in, f->chunk, c->n_experts > 0 ? c->hidden : 0},
         {&f->experts.out, f->chunk, c->n_experts > 0 ? c->hidden : 0},
@@ -198,7 +209,7 @@ static nmlp_status new_buffers(nmlp_cpu_forward *f, nmlp_err *err) {
         f->experts.choices = nmlp_mem_new((size_t)(f->chunk * c->experts_per_token), sizeof *f->experts.choices, err);
         if (!f->experts.tokens || !f->experts.choices) return NMLP_E_NOMEM;
     }
-    return f->workspace && f->attention ? part_logits(f, err) : NMLP_E_NOMEM;
+    return f->workspace && f->attention ? make_shares(f, err) : NMLP_E_NOMEM;
 }
 
 static void fill_ropes(nmlp_cpu_forward *f) {
@@ -236,6 +247,7 @@ out:
 
 void nmlp_cpu_forward_fini(nmlp_cpu_forward *f) {
     nmlp_mem_free(f->vocab_first);
+    nmlp_mem_free(f->split.first);
     nmlp_mem_free(f->attention);
     nmlp_mem_free(f->experts.tokens);
     nmlp_mem_free(f->experts.choices);
@@ -401,15 +413,21 @@ static void attend(nmlp_cpu_forward *f, int64_t layer, const nmlp_cpu_rows *text
     nmlp_attention_run_all(f->attention, n, f->workspace, pool);
 }
 
-/* What attention or MLP computed in y [S,H] joins the residual stream; where processes share the model, it is a part of
-   a sum. */
-static void add_residual(nmlp_cpu_forward *f, const float *norm_post, float *rows, float *y, int64_t n) {
+/* y [S,H] joins the residual stream. */
+static void add_whole(nmlp_cpu_forward *f, const float *norm_post, float *rows, float *y, int64_t n) {
     const nmlp_cpu_weights *w = f->weights;
     const nmlp_config *c = &w->model->config;
-    if (f->status == NMLP_OK) f->status = nmlp_group_sum_f32(w->tensor_group, y, n * c->hidden, &f->err);
     if (norm_post) nmlp_rmsnorm(y, y, norm_post, (float)c->rms_eps, n, c->hidden, w->pool);
     if (c->residual_scale != 1) nmlp_multiply(y, y, (float)c->residual_scale, n * c->hidden, w->pool);
     nmlp_add(rows, y, n * c->hidden, w->pool);
+}
+
+/* The same of what attention or MLP computed; where processes share the model, it is a part of a sum. Every process has
+   all of the stream then, so norms need no message of their own. */
+static void add_residual(nmlp_cpu_forward *f, const float *norm_post, float *rows, float *y, int64_t n) {
+    const nmlp_cpu_weights *w = f->weights;
+    if (f->status == NMLP_OK) f->status = nmlp_group_sum_f32(w->tensor_group, y, n * w->model->config.hidden, &f->err);
+    add_whole(f, norm_post, rows, y, n);
 }
 
 /* Whether outputs may be added to the residual stream as they are computed. */
@@ -508,6 +526,15 @@ static void run_slices(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
     nmlp_cpu_forward_add_mlp(f, l, rows, f->mixed, n);
 }
 
+static void run_split(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
+    const nmlp_cpu_weights *w = f->weights;
+    const nmlp_cpu_layer *layer = &w->layers[l];
+    nmlp_fused norm = {.norm = layer->mlp_norm, .norm_eps = (float)w->model->config.rms_eps};
+    if (f->status == NMLP_OK)
+        f->status = nmlp_cpu_split_run(&f->split, w, layer->split, f->mixed, rows, n, &norm, &f->err);
+    add_whole(f, layer->mlp_norm_post, rows, f->mixed, n);
+}
+
 void nmlp_cpu_forward_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
     const nmlp_cpu_weights *w = f->weights;
     const nmlp_cpu_layer *layer = &w->layers[l];
@@ -519,6 +546,8 @@ void nmlp_cpu_forward_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n
         run_experts(f, l, rows, n);
     else if (layer->n_slices > 0)
         run_slices(f, l, rows, n);
+    else if (layer->split)
+        run_split(f, l, rows, n);
     else if (o->mlp_input || o->mlp_inside || o->mlp_output)
         run_observed_mlp(f, l, rows, n);
     else if (adds_plainly(f, layer->mlp_norm_post))

@@ -7,6 +7,7 @@
 
 #include "engine/experts_cpu.h"
 #include "engine/session.h"
+#include "engine/split_mlp_cpu.h"
 #include "engine/weights_cpu.h"
 
 /* Layers that keep the keys and values of all positions, and in a cache of pages, apart from them, those with a window,
@@ -61,8 +62,9 @@ typedef struct nmlp_cpu_forward {
     float *gate;  /* [chunk, I], where observed */
     float *up;
     float *act;
-    nmlp_cpu_experts experts; /* where layers have them */
-    void *floats;             /* all of the above */
+    nmlp_cpu_experts experts;  /* where layers have them */
+    nmlp_cpu_split_room split; /* where processes share thin factors too */
+    void *floats;              /* all of the above */
     size_t floats_bytes;
     void *workspace; /* in huge pages: the matmuls of a chunk walk through it again and again */
     size_t workspace_bytes;

@@ -144,6 +144,36 @@ static nmlp_status make_slices(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, const
     return NMLP_OK;
 }
 
+/* Of gate, up and down of a process's part. */
+static nmlp_status make_split(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, const nmlp_layer *source, nmlp_err *err) {
+    nmlp_view no_bias = {0};
+    nmlp_cpu_split_mlp *m = nmlp_arena_new(&w->arena, 1, sizeof *m, err);
+    if (!m) return NMLP_E_NOMEM;
+    layer->split = m;
+    for (int i = NMLP_MLP_GATE; i <= NMLP_MLP_UP; i++) {
+        const nmlp_factors *f = &source->mlp[i];
+        bool dense = nmlp_factors_is_dense(f), has_basis = !dense && !(source->shared_basis && i == NMLP_MLP_UP);
+        m->rank[i] = nmlp_factors_rank(f);
+        if (has_basis) NMLP_RETURN_IF_FAILED(make_linear(w, &m->thin[i], &f->v, &no_bias, err));
+        NMLP_RETURN_IF_FAILED(make_linear(w, &m->wide[i], dense ? &f->w : &f->u, &no_bias, err));
+    }
+    const nmlp_factors *down = &source->mlp[NMLP_MLP_DOWN];
+    m->rank_down = nmlp_factors_rank(down);
+    if (m->rank_down == 0) return make_linear(w, &m->down, &down->w, &no_bias, err);
+    NMLP_RETURN_IF_FAILED(make_linear(w, &m->down, &down->v, &no_bias, err));
+    return make_linear(w, &m->out, &down->u, &no_bias, err);
+}
+
+static void destroy_split(nmlp_cpu_split_mlp *m) {
+    if (!m) return;
+    for (int i = 0; i < 2; i++) {
+        nmlp_linear_destroy(m->thin[i]);
+        nmlp_linear_destroy(m->wide[i]);
+    }
+    nmlp_linear_destroy(m->down);
+    nmlp_linear_destroy(m->out);
+}
+
 static nmlp_status make_layer(nmlp_cpu_weights *w, int64_t l, nmlp_err *err) {
     const nmlp_layer *source = &w->model->layers[l];
     nmlp_cpu_layer *layer = &w->layers[l];
@@ -155,6 +185,7 @@ static nmlp_status make_layer(nmlp_cpu_weights *w, int64_t l, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->k_norm, &source->k_norm, err));
     NMLP_RETURN_IF_FAILED(make_attention(w, layer->attention, source, source, err));
     if (source->slices > 0) return make_slices(w, layer, source, err);
+    if (source->thin_split) return make_split(w, layer, source, err);
     return source->experts ? make_experts(w, layer, source, err) : make_mlp(w, &layer->mlp, source->mlp, err);
 }
 
@@ -215,7 +246,8 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
             nmlp_mem_free(layer->slice_copies[s]);
         }
         nmlp_linear_destroy(layer->router);
-        if (!layer->slices) (void)nmlp_cpu_weights_set_mlp(w, l, NULL, NULL); /* drop a stand-in */
+        if (!layer->slices && !layer->split) (void)nmlp_cpu_weights_set_mlp(w, l, NULL, NULL); /* drop a stand-in */
+        destroy_split(layer->split);
         nmlp_mlp_destroy(layer->mlp);
         destroy_experts(layer->experts, w->model->config.n_experts);
     }
@@ -258,8 +290,9 @@ static nmlp_status set_experts(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, const
 nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *w, int64_t l, const nmlp_mlp_desc *desc, nmlp_err *err) {
     nmlp_cpu_layer *layer = &w->layers[l];
     nmlp_mlp *made = NULL;
-    if (layer->slices)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "layer %lld has slices, which cannot be replaced", (long long)l);
+    if (layer->slices || layer->split)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "layer %lld has %s, which cannot be replaced", (long long)l,
+                         layer->slices ? "slices" : "factors that processes share");
     if (layer->experts) return set_experts(w, layer, desc, err);
     if (desc) NMLP_RETURN_IF_FAILED(make_replacement(w, &made, desc, err));
     if (layer->replaced) { /* drop the stand-in */

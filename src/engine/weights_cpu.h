@@ -12,6 +12,16 @@ typedef struct nmlp_cpu_projection {
     int64_t rank;     /* 0: dense */
 } nmlp_cpu_projection;
 
+/* A process's part of a factorised MLP whose thin factors are shared too (split_mlp_cpu.h). */
+typedef struct nmlp_cpu_split_mlp {
+    nmlp_linear *thin[2]; /* rows of the v of gate and up; NULL: dense, or up has the gate's */
+    nmlp_linear *wide[2]; /* rows of their u or w: [I/P,r] or [I/P,H] */
+    nmlp_linear *down;    /* columns of down's v or w: [r,I/P] or [H,I/P] */
+    nmlp_linear *out;     /* rows of its u; NULL: dense */
+    int64_t rank[2];      /* of gate and up; 0: dense */
+    int64_t rank_down;
+} nmlp_cpu_split_mlp;
+
 typedef struct nmlp_cpu_layer {
     float *attention_norm; /* [H] f32, as all small vectors here; each may be NULL */
     float *attention_norm_post;
@@ -24,7 +34,8 @@ typedef struct nmlp_cpu_layer {
     nmlp_linear *router;         /* of experts, or NULL */
     nmlp_mlp **experts;          /* [E] or NULL: mlp runs */
     nmlp_mlp **replaced_experts; /* [E] or NULL: the layer's own, as `replaced` */
-    nmlp_mlp *mlp;               /* what runs now; NULL with slices */
+    nmlp_mlp *mlp;               /* what runs now; NULL with slices and `split` */
+    nmlp_cpu_split_mlp *split;   /* or NULL */
     int64_t n_slices;            /* 0: none */
     nmlp_mlp **slices;           /* [n_slices], which add up */
     void **slice_copies;         /* [n_slices] of a dense down's columns, or NULL */

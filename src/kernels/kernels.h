@@ -192,6 +192,9 @@ typedef struct nmlp_glu_squares {
 /* Adds to them; runs of 32 rows are summed in f32, those in f64. */
 void nmlp_glu_squares_add(const nmlp_glu_squares *squares, const float *gate, const float *up, int64_t s, int64_t n,
                           nmlp_pool *pool);
+/* act = f(gate) * up, n elements; act may be one of them. */
+void nmlp_glu(const nmlp_kernels *kernels, nmlp_activation activation, float *act, const float *gate, const float *up,
+              int64_t n, nmlp_pool *pool);
 /* x = cap * tanh(x * factor), n elements. */
 void nmlp_softcap(float *x, float factor, float cap, int64_t n, nmlp_pool *pool);
 /* y = x * factor; y may be x. */

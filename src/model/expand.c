@@ -87,7 +87,7 @@ static size_t product_bytes(const nmlp_factors *f) {
     return (size_t)(nmlp_factors_rows(f) * nmlp_factors_cols(f)) * nmlp_dtype_bytes(nmlp_model_plain_dtype(f->u.dtype));
 }
 
-static nmlp_status multiply(char *out, const nmlp_factors *f, nmlp_pool *pool, nmlp_err *err) {
+nmlp_status nmlp_factors_multiply(void *out, nmlp_dtype dtype, const nmlp_factors *f, nmlp_pool *pool, nmlp_err *err) {
     int64_t rows = nmlp_factors_rows(f);
     int64_t cols = nmlp_factors_cols(f);
     int64_t rank = nmlp_factors_rank(f);
@@ -96,13 +96,8 @@ static nmlp_status multiply(char *out, const nmlp_factors *f, nmlp_pool *pool, n
     float *scratch = nmlp_mem_new((size_t)nmlp_pool_threads(pool) * (size_t)(cols + rank), sizeof *scratch, err);
     if (v && scratch) {
         for (int64_t r = 0; r < rank; r++) nmlp_quant_row_to_f32(v + r * cols, &f->v, r);
-        struct product product = {.u = &f->u,
-                                  .v = v,
-                                  .dtype = nmlp_model_plain_dtype(f->u.dtype),
-                                  .rows = scratch,
-                                  .out = out,
-                                  .rank = rank,
-                                  .cols = cols};
+        struct product product = {
+            .u = &f->u, .v = v, .dtype = dtype, .rows = scratch, .out = out, .rank = rank, .cols = cols};
         nmlp_pool_for(pool, rows, ROW_GRAIN, multiply_rows, &product);
         st = NMLP_OK;
     }
@@ -114,7 +109,7 @@ static nmlp_status multiply(char *out, const nmlp_factors *f, nmlp_pool *pool, n
 static nmlp_status put_product(nmlp_checkpoint_writer *writer, const nmlp_factors *f, nmlp_pool *pool, nmlp_err *err) {
     char *out = nmlp_mem_new(product_bytes(f), 1, err);
     if (!out) return NMLP_E_NOMEM;
-    nmlp_status st = multiply(out, f, pool, err);
+    nmlp_status st = nmlp_factors_multiply(out, nmlp_model_plain_dtype(f->u.dtype), f, pool, err);
     if (st == NMLP_OK) st = nmlp_checkpoint_put(writer, out, product_bytes(f), err);
     nmlp_mem_free(out);
     return st;
@@ -134,7 +129,8 @@ static nmlp_status put_slices(nmlp_checkpoint_writer *writer, const nmlp_layer *
     if (!out) st = NMLP_E_NOMEM;
     for (size_t s = 0; s < n && st == NMLP_OK; s++) {
         nmlp_layer_slice(mlp, layer, (int64_t)s, copy);
-        st = multiply(out + s * bytes, &mlp[matrix], pool, err);
+        st = nmlp_factors_multiply(out + s * bytes, nmlp_model_plain_dtype(mlp[matrix].u.dtype), &mlp[matrix], pool,
+                                   err);
     }
     size_t row_bytes = bytes / rows;
     if (st == NMLP_OK && matrix != NMLP_MLP_DOWN) st = nmlp_checkpoint_put(writer, out, n * bytes, err);

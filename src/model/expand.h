@@ -12,6 +12,10 @@
 nmlp_status nmlp_model_expand(const nmlp_model *model, const char *dir, nmlp_pool *pool, const nmlp_progress *progress,
                               int64_t *bytes, nmlp_err *err);
 
+/* out [N,K] of a plain type = u v, summed in f32. */
+nmlp_status nmlp_factors_multiply(void *out, nmlp_dtype dtype, const nmlp_factors *factors, nmlp_pool *pool,
+                                  nmlp_err *err);
+
 /* One tensor as every other tool reads it: its type, and its elements in that type. */
 nmlp_dtype nmlp_model_plain_dtype(nmlp_dtype dtype);
 nmlp_status nmlp_model_put_plain(nmlp_checkpoint_writer *writer, const nmlp_view *view, nmlp_err *err);

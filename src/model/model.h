@@ -79,6 +79,8 @@ typedef struct nmlp_layer {
     nmlp_expert *experts;                /* [E] or NULL */
     bool shared_basis;                   /* gate and up of `mlp` have the same v */
     int64_t slices;                      /* factors belong to slices (slices.h); 0: to whole matrices */
+    bool thin_split; /* of a process's part: the v of gate and up and the u of down are rows of those
+                        of the whole layer (model_shard.h) */
 } nmlp_layer;
 
 /* One of the MLPs of a layer, from 0: an expert, or its only one. */

@@ -5,8 +5,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/pages.h"
+#include "model/expand.h"
+#include "tensor/quant.h"
 
-enum { COPIES_PER_LAYER = 4 }; /* o and down, each with scales */
+enum { COPIES_PER_LAYER = 9 }; /* columns of o and down, each with scales and zero points; products of factors */
 
 /* What one part takes: items first..first+n-1 of n * size. */
 struct range {
@@ -16,6 +18,7 @@ struct range {
 struct cut {
     nmlp_model_shard *shard;
     int rank, size;
+    nmlp_pool *pool;
 };
 
 static struct range part_of(const struct cut *c, int64_t total) {
@@ -24,6 +27,35 @@ static struct range part_of(const struct cut *c, int64_t total) {
 }
 
 int64_t nmlp_model_shard_vocab(int64_t vocab, int rank, int size) { return vocab * rank / size; }
+
+int64_t nmlp_model_shard_first(int64_t n, int rank, int size) { return n * rank / size; }
+
+static struct range uneven_part_of(const struct cut *c, int64_t total) {
+    int64_t first = nmlp_model_shard_first(total, c->rank, c->size);
+    return (struct range){.first = first, .n = nmlp_model_shard_first(total, c->rank + 1, c->size) - first};
+}
+
+static bool has_factors(const nmlp_layer *layer) {
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++)
+        if (!nmlp_factors_is_dense(&layer->mlp[i])) return true;
+    return false;
+}
+
+nmlp_cluster_split nmlp_model_shard_usual(const nmlp_layer *layer) {
+    if (layer->slices > 0) return NMLP_CLUSTER_SPLIT_SLICES;
+    return has_factors(layer) ? NMLP_CLUSTER_SPLIT_REPLICATED : NMLP_CLUSTER_SPLIT_DENSE;
+}
+
+bool nmlp_model_shard_allows(const nmlp_layer *layer, nmlp_cluster_split split, int size) {
+    nmlp_cluster_split usual = nmlp_model_shard_usual(layer);
+    if (usual != NMLP_CLUSTER_SPLIT_REPLICATED) return split == usual;
+    if (split != NMLP_CLUSTER_SPLIT_ALL) return split != NMLP_CLUSTER_SPLIT_SLICES;
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        const nmlp_factors *f = &layer->mlp[i];
+        if (!nmlp_factors_is_dense(f) && (nmlp_factors_rank(f) < size || f->u.shape[0] < size)) return false;
+    }
+    return true;
+}
 
 static nmlp_view rows_of(const nmlp_view *whole, struct range range) {
     nmlp_view part = *whole;
@@ -60,9 +92,25 @@ static nmlp_status columns_of(struct cut *c, nmlp_view *part, const nmlp_view *w
     nmlp_file_map_release(whole->data, nmlp_view_bytes(whole));
     if (whole->dtype != NMLP_DTYPE_Q4) return NMLP_OK;
     size_t groups = (size_t)((width + whole->group - 1) / whole->group), scale = sizeof(uint16_t);
-    part->scales = copy_columns(c, whole->scales, rows, groups * scale, (size_t)(range.first / whole->group) * scale,
-                                (size_t)(range.n / whole->group) * scale, err);
-    return part->scales ? NMLP_OK : NMLP_E_NOMEM;
+    size_t first = (size_t)(range.first / whole->group), n = (size_t)(range.n / whole->group);
+    part->scales = copy_columns(c, whole->scales, rows, groups * scale, first * scale, n * scale, err);
+    if (!part->scales) return NMLP_E_NOMEM;
+    if (whole->zeros) part->zeros = copy_columns(c, whole->zeros, rows, groups, first, n, err);
+    return part->zeros || !whole->zeros ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+/* A part of the factors becomes the part of their product. */
+static nmlp_status multiply_out(struct cut *c, nmlp_factors *part, nmlp_err *err) {
+    nmlp_model_shard *s = c->shard;
+    int64_t rows = nmlp_factors_rows(part), cols = nmlp_factors_cols(part);
+    size_t bytes = (size_t)(rows * cols) * sizeof(float);
+    void *product = nmlp_pages_new(bytes, err);
+    if (!product) return NMLP_E_NOMEM;
+    s->copies[s->n_copies] = product;
+    s->copy_bytes[s->n_copies++] = bytes;
+    NMLP_RETURN_IF_FAILED(nmlp_factors_multiply(product, NMLP_DTYPE_F32, part, c->pool, err));
+    *part = (nmlp_factors){.w = nmlp_view_2d(product, NMLP_DTYPE_F32, rows, cols)};
+    return NMLP_OK;
 }
 
 /* Whole slices: nothing is in two parts. */
@@ -74,6 +122,17 @@ static void cut_slices(const struct cut *c, nmlp_layer *layer, const nmlp_layer 
         layer->mlp[i].v = rows_of(&f->v, part_of(c, f->v.shape[0]));
     }
     layer->slices = whole->slices / c->size > 1 ? whole->slices / c->size : 0;
+}
+
+/* Rows of the factors on the side of the hidden state. */
+static void cut_thin(const struct cut *c, nmlp_layer *layer, const nmlp_layer *whole) {
+    for (int i = NMLP_MLP_GATE; i <= NMLP_MLP_UP; i++) {
+        const nmlp_view *v = &whole->mlp[i].v;
+        if (v->data) layer->mlp[i].v = rows_of(v, uneven_part_of(c, v->shape[0]));
+    }
+    const nmlp_view *u = &whole->mlp[NMLP_MLP_DOWN].u;
+    if (u->data) layer->mlp[NMLP_MLP_DOWN].u = rows_of(u, uneven_part_of(c, u->shape[0]));
+    layer->thin_split = true;
 }
 
 static nmlp_status cut_mlp(struct cut *c, nmlp_layer *layer, const nmlp_layer *whole, int64_t intermediate,
@@ -112,6 +171,17 @@ static nmlp_status cut_layer(struct cut *c, nmlp_layer *layer, const nmlp_layer 
     NMLP_RETURN_IF_FAILED(
         columns_of(c, &layer->attention[NMLP_ATTENTION_O].w, &whole->attention[NMLP_ATTENTION_O].w, q, err));
     return cut_mlp(c, layer, whole, config->intermediate, err);
+}
+
+/* Behind the cut of the layer, which leaves thin factors whole. */
+static nmlp_status split_factors(struct cut *c, nmlp_layer *layer, const nmlp_layer *whole, nmlp_cluster_split split,
+                                 nmlp_err *err) {
+    if (nmlp_model_shard_usual(whole) == split) return NMLP_OK;
+    if (split == NMLP_CLUSTER_SPLIT_ALL) cut_thin(c, layer, whole);
+    for (int i = 0; i < NMLP_MLP_MATRICES && split == NMLP_CLUSTER_SPLIT_DENSE; i++)
+        if (!nmlp_factors_is_dense(&layer->mlp[i])) NMLP_RETURN_IF_FAILED(multiply_out(c, &layer->mlp[i], err));
+    if (split == NMLP_CLUSTER_SPLIT_DENSE) layer->shared_basis = false;
+    return NMLP_OK;
 }
 
 /* Groups of Q4 are shared whole. */
@@ -163,8 +233,23 @@ static nmlp_status check(const nmlp_model *m, int size, nmlp_err *err) {
     return check_groups(m, size, err);
 }
 
+static nmlp_status cut_layers(struct cut *c, const nmlp_model *whole, const nmlp_cluster_split *splits, nmlp_err *err) {
+    nmlp_model_shard *s = c->shard;
+    for (int64_t l = 0; l < whole->config.n_layers; l++) {
+        const nmlp_layer *source = &whole->layers[l];
+        s->splits[l] = splits ? splits[l] : nmlp_model_shard_usual(source);
+        if (!nmlp_model_shard_allows(source, s->splits[l], c->size))
+            return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "split",
+                                   "%s: layer %lld cannot be shared by %d processes as \"%s\"", whole->checkpoint.dir,
+                                   (long long)l, c->size, nmlp_cluster_split_name(s->splits[l]));
+        NMLP_RETURN_IF_FAILED(cut_layer(c, &s->model.layers[l], source, &whole->config, err));
+        NMLP_RETURN_IF_FAILED(split_factors(c, &s->model.layers[l], source, s->splits[l], err));
+    }
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_model_shard_create(nmlp_model_shard **out, const nmlp_model *whole, int rank, int size,
-                                    nmlp_err *err) {
+                                    const nmlp_cluster_split *splits, nmlp_pool *pool, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     const nmlp_config *config = &whole->config;
     size_t n = (size_t)config->n_layers;
@@ -172,13 +257,14 @@ nmlp_status nmlp_model_shard_create(nmlp_model_shard **out, const nmlp_model *wh
     NMLP_RETURN_IF_FAILED(check(whole, size, err));
     nmlp_model_shard *s = nmlp_mem_new(1, sizeof *s, err);
     if (!s) return NMLP_E_NOMEM;
-    struct cut cut = {.shard = s, .rank = rank, .size = size};
+    struct cut cut = {.shard = s, .rank = rank, .size = size, .pool = pool};
     s->model = *whole;
     s->model.layers = nmlp_mem_new(n, sizeof *s->model.layers, err);
     s->copies = nmlp_mem_new(COPIES_PER_LAYER * n, sizeof *s->copies, err);
     s->copy_bytes = nmlp_mem_new(COPIES_PER_LAYER * n, sizeof *s->copy_bytes, err);
-    if (!s->model.layers || !s->copies || !s->copy_bytes) NMLP_TRY(NMLP_E_NOMEM);
-    for (size_t l = 0; l < n; l++) NMLP_TRY(cut_layer(&cut, &s->model.layers[l], &whole->layers[l], config, err));
+    s->splits = nmlp_mem_new(n, sizeof *s->splits, err);
+    if (!s->model.layers || !s->copies || !s->copy_bytes || !s->splits) NMLP_TRY(NMLP_E_NOMEM);
+    NMLP_TRY(cut_layers(&cut, whole, splits, err));
     int64_t first = nmlp_model_shard_vocab(config->vocab, rank, size);
     int64_t end = nmlp_model_shard_vocab(config->vocab, rank + 1, size);
     s->model.lm_head = rows_of(&whole->lm_head, (struct range){.first = first, .n = end - first});
@@ -197,6 +283,7 @@ void nmlp_model_shard_destroy(nmlp_model_shard *s) {
     for (size_t i = 0; i < s->n_copies; i++) nmlp_pages_free(s->copies[i], s->copy_bytes[i]);
     nmlp_mem_free(s->copies);
     nmlp_mem_free(s->copy_bytes);
+    nmlp_mem_free(s->splits);
     nmlp_mem_free(s->model.layers);
     nmlp_mem_free(s);
 }

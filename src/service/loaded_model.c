@@ -29,7 +29,9 @@ static nmlp_status take_part(nmlp_loaded *loaded, nmlp_engine_options *engine, c
                                group->size);
     engine->tensor_group = group;
     if (options->leads) engine->backend = nmlp_backend_shared();
-    return nmlp_model_shard_create(&loaded->shard, &loaded->model, group->rank, group->size, err);
+    NMLP_RETURN_IF_FAILED(nmlp_split_choose(&loaded->split, &loaded->model, options->split, group, loaded->pool, err));
+    return nmlp_model_shard_create(&loaded->shard, &loaded->model, group->rank, group->size, loaded->split.splits,
+                                   loaded->pool, err);
 }
 
 /* On the CPU weights are packed into memory of our own, of which there must be enough for all of them. */
@@ -47,6 +49,8 @@ nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_opti
     nmlp_engine_options engine_options = {.isa = options->isa, .group = options->group, .progress = progress};
     NMLP_TRY(nmlp_backend_choose(&engine_options.backend, options->device, options->isa, err));
     NMLP_TRY(check_precision(options->precision, err));
+    if (options->split && !options->tensor_group)
+        NMLP_TRY(nmlp_fail_field(err, NMLP_E_ARG, "split", "needs several processes: start them with mpirun -n N"));
     NMLP_TRY(nmlp_model_open(&loaded->model, dir, err));
     if (engine_options.backend == nmlp_backend_cpu()) NMLP_TRY(check_memory(&loaded->model, options, err));
     NMLP_TRY(nmlp_pool_create(&loaded->pool, options->n_threads, err));
@@ -71,6 +75,7 @@ nmlp_status nmlp_loaded_follow(const nmlp_loaded *loaded, const nmlp_process_gro
 void nmlp_unload(nmlp_loaded *loaded) {
     nmlp_engine_destroy(loaded->engine);
     nmlp_model_shard_destroy(loaded->shard);
+    nmlp_split_choice_fini(&loaded->split);
     nmlp_pool_destroy(loaded->pool);
     nmlp_model_close(&loaded->model);
     *loaded = (nmlp_loaded){0};

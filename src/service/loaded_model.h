@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "base/progress.h"
 #include "engine/engine.h"
+#include "engine/split_choice.h"
 #include "model/model.h"
 #include "model/model_shard.h"
 #include "service/memory_need.h"
@@ -14,6 +15,7 @@ typedef struct nmlp_loaded {
     nmlp_pool *pool;
     nmlp_model model;
     nmlp_model_shard *shard; /* what of the model this process runs; NULL: all of it */
+    nmlp_split_choice split; /* how the processes share its MLPs; without splits: there is one */
     nmlp_engine *engine;
 } nmlp_loaded;
 
@@ -30,6 +32,8 @@ typedef struct nmlp_load_options {
     const nmlp_process_group *group; /* borrowed; texts are scored together with its other members; may be NULL */
     const nmlp_process_group *tensor_group; /* borrowed; its members share the model, each step is run by all of them.
                                                On the CPU only; may be NULL */
+    const char *split;                      /* of a tensor_group: how factorised MLPs are shared, a name of
+                                               model/cluster_cost.h; NULL or "auto": each layer by what is measured */
     bool leads;                             /* of a tensor_group: the others follow this one's steps
                                                (engine/backend_shared.h) instead of making the same themselves */
     nmlp_memory_work work;                  /* what the caller will do, for a refusal before it begins */

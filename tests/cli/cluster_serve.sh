@@ -52,6 +52,7 @@ grep -q 'waited 2 s for the others' "$work/log" || { cat "$work/log"; fail "no w
 
 mpirun -n 2 "$command" bench model "$tiny" --rounds 1 --batch 1,3 -t 1 --json >"$work/json" 2>"$work/err" || { cat "$work/err"; fail "bench model"; }
 [ "$(grep -c '"decode x3"' "$work/json")" -eq 1 ] || { cat "$work/json"; fail "not one report of bench model"; }
+grep -q '"split":".* layers dense; a wait takes .*","computed_ms":[0-9.]' "$work/json" || { cat "$work/json"; fail "no split in bench model"; }
 for words in "bench peak" "serve $tiny --compare $tiny --port 0"; do
     # shellcheck disable=SC2086
     timeout 60 mpirun -n 2 "$command" $words >"$work/out" 2>"$work/err" && fail "accepted: $words"
@@ -60,7 +61,7 @@ done
 
 # Quantised weights by slices. Activations are rounded to 16 bits in front of them, so a difference in the last bit of a
 # sum becomes one of 2^-16 of the largest in 32: within 2e-4 of the largest logit.
-for format in q8 q4; do
+for format in q8 q4 q4z; do
     "$command" quantize "$tiny" -o "$work/$format" --format $format --calib-tokens 128 --heldout 64 --ctx 64 >/dev/null 2>"$work/err" ||
         { cat "$work/err"; fail "quantize"; }
     "$command" logits "$work/$format" --ids 558,717,894,12,99 --positions 2,4 -t 1 --json >"$work/one"

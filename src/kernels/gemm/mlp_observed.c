@@ -2,8 +2,6 @@
 #include "kernels/gemm/matmul.h"
 #include "kernels/gemm/mlp_internal.h"
 
-enum { ELEMS_PER_TASK = 4096 };
-
 struct pieces {
     float *gate;  /* [S,I] */
     float *up;    /* [S,I] */
@@ -52,19 +50,6 @@ static void project(const nmlp_mlp *mlp, const nmlp_projection *p, float *y, con
     nmlp_matmul_run(&u, &y, 1, x, s, NULL, pieces->matmul, pool);
 }
 
-struct activation {
-    void (*run)(float *act, const float *gate, const float *up, int64_t n);
-    float *act;
-    const float *gate;
-    const float *up;
-};
-
-static void activate(void *arg, int64_t begin, int64_t end, int thread) {
-    const struct activation *a = arg;
-    (void)thread;
-    a->run(a->act + begin, a->gate + begin, a->up + begin, end - begin);
-}
-
 void nmlp_mlp_run_observed(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, float *gate, float *up, float *act,
                            void *workspace, nmlp_pool *pool) {
     struct pieces pieces;
@@ -74,9 +59,6 @@ void nmlp_mlp_run_observed(const nmlp_mlp *mlp, float *y, const float *x, int64_
     if (!act) act = pieces.gate; /* free, or the gate itself, element by element */
     project(mlp, &mlp->gate, gate, x, s, &pieces, pool);
     project(mlp, &mlp->up, up, x, s, &pieces, pool);
-    const nmlp_vec *vec = mlp->kernels->vec;
-    bool gelu = mlp->activation == NMLP_ACTIVATION_GELU_TANH;
-    struct activation activation = {.run = gelu ? vec->gelu_mul : vec->silu_mul, .act = act, .gate = gate, .up = up};
-    nmlp_pool_for(pool, s * mlp->inner, ELEMS_PER_TASK, activate, &activation);
+    nmlp_glu(mlp->kernels, mlp->activation, act, gate, up, s * mlp->inner, pool);
     project(mlp, &mlp->down, y, act, s, &pieces, pool);
 }

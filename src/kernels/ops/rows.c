@@ -3,7 +3,7 @@
 
 #include "kernels/kernels_internal.h"
 
-enum { ELEMS_PER_TASK = 16384 };
+enum { ELEMS_PER_TASK = 16384, ELEMS_PER_GATING_TASK = 4096 };
 
 static const nmlp_vec *widest(void) {
 #if defined(__x86_64__)
@@ -167,4 +167,26 @@ void nmlp_glu_squares_add(const nmlp_glu_squares *squares, const float *gate, co
                           nmlp_pool *pool) {
     struct squares q = {.vec = widest(), .sums = squares, .gate = gate, .up = up, .s = s, .n = n};
     nmlp_pool_for(pool, n, NEURONS_PER_TASK, square_neurons, &q);
+}
+
+struct gating {
+    void (*run)(float *act, const float *gate, const float *up, int64_t n);
+    float *act;
+    const float *gate;
+    const float *up;
+};
+
+static void gate_range(void *arg, int64_t begin, int64_t end, int thread) {
+    const struct gating *g = arg;
+    (void)thread;
+    g->run(g->act + begin, g->gate + begin, g->up + begin, end - begin);
+}
+
+/* Of the set whose matmuls come before it: "ref" has no instruction that others have. */
+void nmlp_glu(const nmlp_kernels *kernels, nmlp_activation activation, float *act, const float *gate, const float *up,
+              int64_t n, nmlp_pool *pool) {
+    bool gelu = activation == NMLP_ACTIVATION_GELU_TANH;
+    struct gating gating = {
+        .run = gelu ? kernels->vec->gelu_mul : kernels->vec->silu_mul, .act = act, .gate = gate, .up = up};
+    nmlp_pool_for(pool, n, ELEMS_PER_GATING_TASK, gate_range, &gating);
 }

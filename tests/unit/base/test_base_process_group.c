@@ -1,24 +1,12 @@
 /* What is built on a transport's three collectives, here between threads of this process. */
-#define _POSIX_C_SOURCE 200809L /* barriers */
-#include <pthread.h>
-
 #include "base/process_group.h"
 #include "base/rng.h"
 #include "lib/testing.h"
+#include "lib/thread_group.h"
 
-enum { MEMBERS_MAX = 5, VALUES = 3 * (1 << 20) + 17 };
-
-/* Members leave pointers here and wait for each other. */
-struct board {
-    pthread_barrier_t barrier;
-    int size;
-    const char *sent[MEMBERS_MAX];
-    char *places[MEMBERS_MAX];
-};
+enum { MEMBERS_MAX = THREAD_GROUP_MAX, VALUES = 3 * (1 << 20) + 17 };
 
 struct member {
-    struct board *board;
-    nmlp_process_group group;
     float *values;
     int64_t n;
     bool flag;
@@ -30,82 +18,38 @@ struct member {
     nmlp_status status;
 };
 
-static nmlp_status gather(void *ctx, void *data, const int64_t *first, nmlp_err *err) {
-    struct member *m = ctx;
-    struct board *b = m->board;
-    (void)err;
-    b->places[m->group.rank] = data;
-    pthread_barrier_wait(&b->barrier);
-    for (int k = 0; k < b->size; k++) /* own items to member k */
-        if (k != m->group.rank)
-            memcpy(b->places[k] + first[m->group.rank], (char *)data + first[m->group.rank],
-                   (size_t)(first[m->group.rank + 1] - first[m->group.rank]));
-    pthread_barrier_wait(&b->barrier);
-    return NMLP_OK;
-}
-
-static nmlp_status exchange(void *ctx, void *received, const void *data, const int64_t *first, nmlp_err *err) {
-    struct member *m = ctx;
-    struct board *b = m->board;
-    int64_t begin = first[m->group.rank], mine = first[m->group.rank + 1] - begin;
-    (void)err;
-    b->sent[m->group.rank] = data;
-    pthread_barrier_wait(&b->barrier);
-    for (int k = 0; k < b->size && mine > 0; k++) memcpy((char *)received + k * mine, b->sent[k] + begin, (size_t)mine);
-    pthread_barrier_wait(&b->barrier);
-    return NMLP_OK;
-}
-
-static nmlp_status broadcast(void *ctx, void *data, int64_t bytes, nmlp_err *err) {
-    struct member *m = ctx;
-    struct board *b = m->board;
-    (void)err;
-    b->sent[m->group.rank] = data;
-    pthread_barrier_wait(&b->barrier);
-    if (m->group.rank > 0) memcpy(data, b->sent[0], (size_t)bytes);
-    pthread_barrier_wait(&b->barrier);
-    return NMLP_OK;
-}
-
-static void *work(void *ctx) {
-    struct member *m = ctx;
+static void work(void *ctx, const nmlp_process_group *group) {
+    struct member *m = &((struct member *)ctx)[group->rank];
     int64_t first[MEMBERS_MAX + 1];
     nmlp_err err;
-    for (int k = 0; k <= m->group.size; k++) first[k] = nmlp_group_share(&m->group, 11, k);
-    m->status = nmlp_group_sum_f32(&m->group, m->values, m->n, &err);
-    if (m->status == NMLP_OK) m->status = nmlp_group_any(&m->group, &m->flag, &err);
-    if (m->status == NMLP_OK) m->status = nmlp_group_broadcast(&m->group, &m->word, sizeof m->word, &err);
-    if (m->status == NMLP_OK) m->status = nmlp_group_gather(&m->group, m->items, sizeof *m->items, first, &err);
-    if (m->status == NMLP_OK) m->status = nmlp_group_give(&m->group, m->given, sizeof m->given, 1, &err);
-    if (m->status == NMLP_OK) m->status = nmlp_group_gather_dealt(&m->group, m->dealt, sizeof m->dealt[0], 7, &err);
-    int32_t pair[2] = {m->group.rank, -m->group.rank};
-    if (m->status == NMLP_OK) m->status = nmlp_group_collect(&m->group, m->collected, pair, sizeof pair, 1, &err);
-    if (m->status == NMLP_OK) m->status = nmlp_group_meet(&m->group, &err);
-    return NULL;
+    for (int k = 0; k <= group->size; k++) first[k] = nmlp_group_share(group, 11, k);
+    m->status = nmlp_group_sum_f32(group, m->values, m->n, &err);
+    if (m->status == NMLP_OK) m->status = nmlp_group_any(group, &m->flag, &err);
+    if (m->status == NMLP_OK) m->status = nmlp_group_broadcast(group, &m->word, sizeof m->word, &err);
+    if (m->status == NMLP_OK) m->status = nmlp_group_gather(group, m->items, sizeof *m->items, first, &err);
+    if (m->status == NMLP_OK) m->status = nmlp_group_give(group, m->given, sizeof m->given, 1, &err);
+    if (m->status == NMLP_OK) m->status = nmlp_group_gather_dealt(group, m->dealt, sizeof m->dealt[0], 7, &err);
+    int32_t pair[2] = {group->rank, -group->rank};
+    if (m->status == NMLP_OK) m->status = nmlp_group_collect(group, m->collected, pair, sizeof pair, 1, &err);
+    if (m->status == NMLP_OK) m->status = nmlp_group_meet(group, &err);
 }
 
 static void run_members(struct member *members, int size, int64_t n, int who_says_yes) {
-    struct board board = {.size = size};
-    pthread_t threads[MEMBERS_MAX];
-    pthread_barrier_init(&board.barrier, NULL, (unsigned)size);
+    nmlp_process_group shape = {.size = size};
     for (int k = 0; k < size; k++) {
         struct member *m = &members[k];
         nmlp_rng rng;
         nmlp_rng_seed(&rng, (uint64_t)k);
-        *m = (struct member){.board = &board, .n = n, .flag = k == who_says_yes, .word = 100 + k};
-        m->group = (nmlp_process_group){
-            .rank = k, .size = size, .gather = gather, .exchange = exchange, .broadcast = broadcast, .ctx = m};
+        *m = (struct member){.n = n, .flag = k == who_says_yes, .word = 100 + k};
         m->values = test_malloc((size_t)n * sizeof *m->values);
         for (int64_t i = 0; i < n; i++) m->values[i] = (float)(nmlp_rng_uniform(&rng) - 0.5) * (float)(1 << (i % 20));
         for (int i = 0; i < 3; i++) m->given[i] = 10 * k + i;
         for (int i = k; i < 7; i += size) m->dealt[i] = 100 + i;
         m->items = test_calloc(11, sizeof *m->items);
-        for (int64_t i = nmlp_group_share(&m->group, 11, k); i < nmlp_group_share(&m->group, 11, k + 1); i++)
+        for (int64_t i = nmlp_group_share(&shape, 11, k); i < nmlp_group_share(&shape, 11, k + 1); i++)
             m->items[i] = 0.5 + (double)i;
     }
-    for (int k = 0; k < size; k++) assert_int_equal(pthread_create(&threads[k], NULL, work, &members[k]), 0);
-    for (int k = 0; k < size; k++) pthread_join(threads[k], NULL);
-    pthread_barrier_destroy(&board.barrier);
+    thread_group_run(size, work, members);
 }
 
 static void free_members(struct member *members, int size) {

@@ -167,7 +167,7 @@ static void processes_take_whole_slices(void **state) {
     for (int rank = 0; rank < size; rank++) {
         nmlp_model_shard *shard;
         char copy[TINY_HIDDEN * WIDTH * sizeof(float)];
-        nmlp_assert_ok(nmlp_model_shard_create(&shard, &sliced, rank, size, &err), &err);
+        nmlp_assert_ok(nmlp_model_shard_create(&shard, &sliced, rank, size, NULL, NULL, &err), &err);
         for (int l = 0; l < TINY_LAYERS; l++) {
             const nmlp_layer *layer = &shard->model.layers[l];
             assert_int_equal(layer->slices, SLICES / size);
@@ -191,7 +191,7 @@ static void processes_take_whole_slices(void **state) {
         nmlp_model_shard_destroy(shard);
     }
     nmlp_model_shard *none;
-    assert_int_equal(nmlp_model_shard_create(&none, &sliced, 0, 8, &err), NMLP_E_UNSUPPORTED);
+    assert_int_equal(nmlp_model_shard_create(&none, &sliced, 0, 8, NULL, NULL, &err), NMLP_E_UNSUPPORTED);
     nmlp_model_close(&dense);
     nmlp_model_close(&sliced);
 }

@@ -3,8 +3,8 @@
  *
  * A node reads its share of the weights and of the KV cache at `read_gbs`. A sum over P nodes takes ceil(log2 P) steps
  * of `latency_us` each, and its bytes pass the network twice, but for the share that a node keeps. */
-#ifndef NMLP_SERVICE_CLUSTER_COST_H
-#define NMLP_SERVICE_CLUSTER_COST_H
+#ifndef NMLP_MODEL_CLUSTER_COST_H
+#define NMLP_MODEL_CLUSTER_COST_H
 
 #include "base/status.h"
 #include "checkpoint/config.h"
@@ -30,11 +30,15 @@ typedef enum nmlp_cluster_split {
 } nmlp_cluster_split;
 
 const char *nmlp_cluster_split_name(nmlp_cluster_split split);
+/* NMLP_CLUSTER_SPLIT_COUNT: there is none of that name. */
+nmlp_cluster_split nmlp_cluster_split_find(const char *name);
 
 /* Ranks of a layer's MLP; 0: that matrix is dense. */
 typedef struct nmlp_cluster_mlp {
     int64_t gate, up, down;
-    bool shared; /* gate and up have one v */
+    bool shared;       /* gate and up have one v */
+    int64_t slices;    /* each of which has these ranks; 0: whole matrices have them */
+    double dense_bits; /* of a weight of the dense split, where factors are multiplied out for it; 0: as the others */
 } nmlp_cluster_mlp;
 
 typedef struct nmlp_cluster_time {
@@ -42,8 +46,7 @@ typedef struct nmlp_cluster_time {
     double read_ms, wait_ms, wire_ms;
 } nmlp_cluster_time;
 
-/* Of one layer (attention and MLP) of a model without experts on `nodes` of the cluster, `tokens` in the cache. The
- * split by slices has as many parameters as the ranks say. */
+/* Of one layer (attention and MLP) of a model without experts on `nodes` of the cluster, `tokens` in the cache. */
 nmlp_cluster_time nmlp_cluster_layer_time(const nmlp_cluster_spec *spec, int64_t nodes, const nmlp_config *config,
                                           const nmlp_cluster_mlp *mlp, nmlp_cluster_split split, int64_t tokens);
 /* Of the head. */

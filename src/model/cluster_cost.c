@@ -1,5 +1,5 @@
 #define _POSIX_C_SOURCE 200809L /* strtok_r */
-#include "service/cluster_cost.h"
+#include "model/cluster_cost.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -10,6 +10,12 @@ enum { TEXT_MAX = 256, NODES_MAX = 1 << 16 };
 const char *nmlp_cluster_split_name(nmlp_cluster_split split) {
     static const char *const names[] = {"dense", "replicated", "all", "slices"};
     return names[split];
+}
+
+nmlp_cluster_split nmlp_cluster_split_find(const char *name) {
+    int k = 0;
+    while (k < NMLP_CLUSTER_SPLIT_COUNT && strcmp(name, nmlp_cluster_split_name(k)) != 0) k++;
+    return k;
 }
 
 /* ---- the cluster in words ---- */
@@ -64,29 +70,33 @@ struct share {
 
 static double read_ms(const nmlp_cluster_spec *spec, double bytes) { return bytes / (1e6 * spec->read_gbs); }
 
-static struct share dense_share(double h, double i, double p) {
-    return (struct share){.params = 3 * h * i / p, .waits = 1, .floats = h};
+/* Parameters of another width than the cluster's count as so many of it. */
+static struct share dense_share(const nmlp_cluster_mlp *m, double bits, double h, double i, double p) {
+    double wider = m->dense_bits > 0 ? m->dense_bits / bits : 1;
+    return (struct share){.params = wider * 3 * h * i / p, .waits = 1, .floats = h};
 }
 
 /* Parameters on the side of the hidden state and on that of the intermediate one. */
 static void count_factors(const nmlp_cluster_mlp *m, double h, double i, double *outer, double *inner) {
     double gate = (double)m->gate, up = (double)m->up, down = (double)m->down;
-    *outer = (m->shared ? gate : gate + up) * h + down * h;
+    *outer = ((m->shared ? gate : gate + up) + down) * h * (m->slices > 0 ? (double)m->slices : 1);
     *inner = (gate + up + down) * i;
     *inner += ((m->gate == 0) + (m->up == 0) + (m->down == 0)) * h * i;
 }
 
-static struct share share_of(const nmlp_config *c, const nmlp_cluster_mlp *m, nmlp_cluster_split split, double p) {
+static struct share share_of(const nmlp_config *c, const nmlp_cluster_mlp *m, nmlp_cluster_split split, double bits,
+                             double p) {
     double h = (double)c->hidden, i = (double)c->intermediate, outer, inner;
     count_factors(m, h, i, &outer, &inner);
     switch (split) {
     case NMLP_CLUSTER_SPLIT_REPLICATED: return (struct share){.params = outer + inner / p, .waits = 1, .floats = h};
     case NMLP_CLUSTER_SPLIT_ALL:
         return (struct share){.params = (outer + inner) / p,
-                              .waits = 3,
-                              .floats = (double)(m->gate + m->up) / 2 + (double)m->down + h / 2};
+                              .waits = (m->gate > 0 || m->up > 0) + (m->down > 0 ? 2 : 1),
+                              .floats = (double)(m->shared ? m->gate : m->gate + m->up) / 2 + (double)m->down +
+                                        (m->down > 0 ? h / 2 : h)};
     case NMLP_CLUSTER_SPLIT_SLICES: return (struct share){.params = (outer + inner) / p, .waits = 1, .floats = h};
-    default: return dense_share(h, i, p);
+    default: return dense_share(m, bits, h, i, p);
     }
 }
 
@@ -105,7 +115,7 @@ nmlp_cluster_time nmlp_cluster_layer_time(const nmlp_cluster_spec *spec, int64_t
     double p = (double)nodes, h = (double)c->hidden, head = (double)c->head_dim;
     double q = (double)c->n_heads * head, kv = (double)c->n_kv_heads * head;
     double kv_nodes = fmin(p, (double)c->n_kv_heads); /* beyond them some nodes hold the same heads */
-    struct share mlps = share_of(c, mlp, split, p);
+    struct share mlps = share_of(c, mlp, split, spec->bits, p);
     double weights = 2 * h * q / p + 2 * h * kv / kv_nodes + mlps.params;
     double cache_bytes = 2 * kv / kv_nodes * (double)tokens * (double)sizeof(float);
     return time_of(spec, p, weights * spec->bits / 8 + cache_bytes, 1 + mlps.waits, h + mlps.floats);
