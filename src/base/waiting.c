@@ -34,3 +34,10 @@ void nmlp_futex_wait(atomic_uint *word, unsigned seen) {
 }
 
 void nmlp_futex_wake(atomic_uint *word, int n) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0); }
+
+void nmlp_futex_wait_shared(atomic_uint *word, unsigned seen, long timeout_ns) {
+    struct timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);
+}
+
+void nmlp_futex_wake_shared(atomic_uint *word, int n) { syscall(SYS_futex, word, FUTEX_WAKE, n, NULL, NULL, 0); }

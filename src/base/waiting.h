@@ -27,5 +27,8 @@ bool nmlp_spin_pause(nmlp_spin *spin);
 void nmlp_futex_wait(atomic_uint *word, unsigned seen);
 /* Wakes up to n sleepers. */
 void nmlp_futex_wake(atomic_uint *word, int n);
+/* The same for a word in memory that processes share; sleeps for timeout_ns at most. */
+void nmlp_futex_wait_shared(atomic_uint *word, unsigned seen, long timeout_ns);
+void nmlp_futex_wake_shared(atomic_uint *word, int n);
 
 #endif

@@ -32,6 +32,7 @@ typedef struct nmlp_bench_args {
     int n_models;
     const char *split;               /* bench model: how processes share factorised MLPs */
     double network_us, network_gbit; /* bench model: of a network that is emulated between processes */
+    struct nmlp_cluster *cluster;    /* of the processes that were started together; NULL: one was */
     const nmlp_process_group
         *tensor_group; /* bench model: processes that share the model, of which the first one reports */
 } nmlp_bench_args;
@@ -51,6 +52,7 @@ const nmlp_bench *nmlp_bench_at(size_t index);
 extern const nmlp_bench nmlp_bench_peak;
 extern const nmlp_bench nmlp_bench_mlp;
 extern const nmlp_bench nmlp_bench_model;
+extern const nmlp_bench nmlp_bench_cluster;
 extern const nmlp_bench nmlp_bench_neuron;
 extern const nmlp_bench nmlp_bench_neuron_ablation;
 extern const nmlp_bench nmlp_bench_neuron_mlp;

@@ -7,9 +7,9 @@
 #include "cli/commands.h"
 #include "cluster/cluster.h"
 
-static const nmlp_bench *const benches[] = {
-    &nmlp_bench_peak,      &nmlp_bench_mlp, &nmlp_bench_model, &nmlp_bench_neuron, &nmlp_bench_neuron_ablation,
-    &nmlp_bench_neuron_mlp};
+static const nmlp_bench *const benches[] = {&nmlp_bench_peak,      &nmlp_bench_mlp,    &nmlp_bench_model,
+                                            &nmlp_bench_cluster,   &nmlp_bench_neuron, &nmlp_bench_neuron_ablation,
+                                            &nmlp_bench_neuron_mlp};
 enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 
 const nmlp_bench *nmlp_bench_at(size_t index) { return index < N_BENCHES ? benches[index] : NULL; }
@@ -70,7 +70,7 @@ static int check_files(const nmlp_cli *cli, const nmlp_bench *bench, nmlp_bench_
 static int run_joined(const nmlp_cli *cli, const nmlp_bench *bench, nmlp_bench_args *args) {
     nmlp_err err;
     nmlp_cluster *cluster;
-    if (nmlp_cluster_launched().size > 1 && bench != &nmlp_bench_model)
+    if (nmlp_cluster_launched().size > 1 && bench != &nmlp_bench_model && bench != &nmlp_bench_cluster)
         return nmlp_cli_usage(cli, "bench %s works in one process, %d were started", bench->name,
                               nmlp_cluster_launched().size);
     if (!(args->network_us >= 0) || !(args->network_gbit >= 0))
@@ -81,6 +81,7 @@ static int run_joined(const nmlp_cli *cli, const nmlp_bench *bench, nmlp_bench_a
     if (nmlp_cluster_launched().size < 2 && args->split)
         return nmlp_cli_usage(cli, "--split needs several processes: start them with mpirun -n N");
     if (nmlp_cluster_join(&cluster, NMLP_CLUSTER_TIMEOUT_S, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
+    args->cluster = cluster;
     args->tensor_group = nmlp_cluster_group(cluster);
     nmlp_cluster_emulate(cluster, args->network_us, args->network_gbit);
     int code = run_bench(cli, bench, args);
@@ -134,7 +135,7 @@ static int run(int argc, char **argv) {
          "model, under mpirun: every message takes so much longer, as on a network (default 0)"},
         {"network-gbit", 0, NMLP_OPT_NUMBER, &args.network_gbit, "X",
          "model, under mpirun: and no more than so many Gbit/s pass (default 0: no limit)"},
-        {"csv", 0, NMLP_OPT_STRING, &args.csv, "FILE", "peak, mlp, model: write all columns"},
+        {"csv", 0, NMLP_OPT_STRING, &args.csv, "FILE", "peak, mlp, model, cluster: write all columns"},
         {"svg", 0, NMLP_OPT_STRING, &args.svg, "FILE", "peak, mlp, model: draw a chart"},
         {"target", 0, NMLP_OPT_STRING, &args.target, "T", "neuron*: simulated machine (default trn1)"},
         {"model", 0, NMLP_OPT_STRING, &args.model, "NAME", "neuron-mlp: only this model"},
@@ -152,11 +153,12 @@ static int run(int argc, char **argv) {
 
 const nmlp_command nmlp_cmd_bench = {
     .name = "bench",
-    .summary = "benchmarks: peak, mlp, model, neuron, neuron-ablation, neuron-mlp",
+    .summary = "benchmarks: peak, mlp, model, cluster, neuron, neuron-ablation, neuron-mlp",
     .usage = "NAME [MODEL...] [options]",
     .about = "peak is what this machine can do; mlp the gated MLP, low rank beside dense and beside other "
              "libraries (--peers); model prefill and decode of whole models, beside results of llama-bench "
-             "(--peer); neuron, neuron-ablation and neuron-mlp are simulated.",
+             "(--peer); cluster messages between processes under mpirun; neuron, neuron-ablation and neuron-mlp are "
+             "simulated.",
     .examples = "neuronmlp bench mlp --shape 256,1024,160 --rows 1,64 --seconds 0.1 --svg /tmp/mlp.svg\n"
                 "neuronmlp bench model models/tiny --rounds 1 --csv /tmp/model.csv\n"
                 "neuronmlp bench model models/tiny --batch 1,4 --prompt 16 --generate 8 --rounds 1\n"

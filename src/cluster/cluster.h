@@ -27,6 +27,18 @@ nmlp_status nmlp_cluster_join(nmlp_cluster **out, double timeout_s, nmlp_err *er
 /* From now on every collective takes as much longer as a network would make it: ceil(log2 P) messages of `latency_us`,
  * and what a process receives at `gbit` (0: no limit). For measurements where the processes are on one machine. */
 void nmlp_cluster_emulate(nmlp_cluster *cluster, double latency_us, double gbit);
+/* How long a gather of so many bytes in all takes, by MPI and through memory that the processes share, where they are
+ * on one machine. Which of the two is faster was measured at the beginning for messages of several sizes. */
+typedef struct nmlp_cluster_timing {
+    int64_t bytes;
+    double library_us, shared_us; /* 0: there is no shared memory */
+    bool shared;                  /* messages of this size go that way */
+    bool same;                    /* both have given the same bytes */
+} nmlp_cluster_timing;
+
+/* Collective; of up to 1 MB. */
+nmlp_status nmlp_cluster_time_messages(nmlp_cluster *cluster, nmlp_cluster_timing *timing, int64_t bytes,
+                                       nmlp_err *err);
 /* From now on a collective that fails ends the job there and then: for servers, which would go on. */
 void nmlp_cluster_end_on_loss(nmlp_cluster *cluster, nmlp_cluster_on_lost *on_lost);
 /* NULL: this process is alone. */

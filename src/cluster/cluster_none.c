@@ -15,6 +15,13 @@ void nmlp_cluster_emulate(nmlp_cluster *cluster, double latency_us, double gbit)
     (void)cluster, (void)latency_us, (void)gbit;
 }
 
+nmlp_status nmlp_cluster_time_messages(nmlp_cluster *cluster, nmlp_cluster_timing *timing, int64_t bytes,
+                                       nmlp_err *err) {
+    (void)cluster;
+    *timing = (nmlp_cluster_timing){.bytes = bytes};
+    return nmlp_fail(err, NMLP_E_UNSUPPORTED, "this program was built without MPI");
+}
+
 void nmlp_cluster_end_on_loss(nmlp_cluster *cluster, nmlp_cluster_on_lost *on_lost) { (void)cluster, (void)on_lost; }
 
 const nmlp_process_group *nmlp_cluster_group(const nmlp_cluster *cluster) {

@@ -37,4 +37,12 @@ grep -q '"split":".*[1-4] layers slices' "$work/out" || { cat "$work/out"; fail 
 has "$work/err" "--split needs several processes"
 timeout 60 mpirun -n 2 "$command" logits "$work/factors" --ids 1 --split slices >"$work/out" 2>"$work/err" && fail "slices of whole matrices"
 [ "$(grep -c '^neuronmlp.*--split is "slices"' "$work/err")" -eq 1 ] || { cat "$work/err"; fail "no word on the wrong split"; }
+
+# Messages through shared memory are those of MPI, to the byte, whichever is faster.
+for n in 2 4; do
+    mpirun -n $n "$command" bench cluster --json >"$work/out" 2>"$work/err" || { cat "$work/err"; fail "bench cluster"; }
+    [ "$(grep -o '"same_bytes":"yes"' "$work/out" | wc -l)" -eq 7 ] || { cat "$work/out"; fail "messages differ"; }
+done
+"$command" bench cluster >"$work/out" 2>"$work/err" && fail "messages of one process"
+has "$work/err" "mpirun -n N"
 echo "cluster_split: ok"
