@@ -223,6 +223,34 @@ static void the_config_decides_for_a_model_file_only(void **state) {
 
 /* Letter case of characters newer than the system's tables, and none of the decompositions that are newer than those of
  * the library that `tokenizers` uses. */
+/* Several segmentations have the same score; ids are those of Hugging Face's `tokenizers` 0.23.3. */
+static void equal_scores_are_cut_as_the_other_library_does(void **state) {
+    static const char json[] =
+        "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":null,\"post_processor\":null,"
+        "\"decoder\":null,\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"byte_fallback\":false,\"vocab\":[[\"<unk>\",0]"
+        ","
+        "[\"a\",-2],[\"b\",-2],[\"ab\",-4],[\"ba\",-4],[\"aba\",-6],[\"bab\",-6],[\"abab\",-8],[\"aa\",-3.5],"
+        "[\"bb\",-4]]}}";
+    static const struct {
+        const char *text, *ids;
+    } cases[] = {{"ab", "3"},      {"ba", "4"},     {"aba", "5"},        {"bab", "6"},
+                 {"abab", "7"},    {"baba", "2 5"}, {"ababab", "3 7"},   {"bbab", "2 6"},
+                 {"aabab", "8 6"}, {"abba", "3 4"}, {"babaab", "6 8 2"}, {"abababababab", "7 7 7"}};
+    nmlp_tokenizer *t;
+    nmlp_err err;
+    (void)state;
+    nmlp_assert_ok(nmlp_tokenizer_parse(&t, json, strlen(json), "test", &err), &err);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        nmlp_ids ids;
+        nmlp_ids_init(&ids);
+        nmlp_assert_ok(nmlp_tokenizer_encode(t, cases[i].text, strlen(cases[i].text), NMLP_BOS_NONE, false, &ids, &err),
+                       &err);
+        assert_ids(&ids, cases[i].ids, i + 1);
+        nmlp_ids_fini(&ids);
+    }
+    nmlp_tokenizer_destroy(t);
+}
+
 static void forms_are_those_of_the_other_library(void **state) {
     (void)state;
     nmlp_err err = {0};
@@ -303,6 +331,7 @@ int main(void) {
         cmocka_unit_test(tokens_listed_only_in_the_config_are_tokens),
         cmocka_unit_test(a_begin_token_is_put_in_front_or_refused),
         cmocka_unit_test(the_config_decides_for_a_model_file_only),
+        cmocka_unit_test(equal_scores_are_cut_as_the_other_library_does),
         cmocka_unit_test(forms_are_those_of_the_other_library),
         cmocka_unit_test(a_users_part_forms_no_special_token),
         cmocka_unit_test(damaged_models_are_refused),
