@@ -17,3 +17,5 @@ if [ -z "$python" ]; then
 fi
 export PYTHONDONTWRITEBYTECODE=1
 "$python" "$root/tests/python/families.py" check "$command"
+# Any key of a configuration with another value: refused, or what transformers makes of it.
+"$python" "$root/tests/python/config_keys.py" "$command" "$root/tests/data/families"
