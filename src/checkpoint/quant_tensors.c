@@ -38,16 +38,17 @@ static nmlp_status find_scales(const nmlp_raw_tensors *raw, const nmlp_named_ten
                                const nmlp_named_tensor **scales, nmlp_err *err) {
     *scales = find(raw, codes->name, base_len, "_scale");
     if (!*scales)
-        return nmlp_fail(err, NMLP_E_MISSING, "%s: tensor %s holds integers, but its scales %.*s_scale are missing",
-                         raw->dir, codes->name, (int)base_len, codes->name);
-    if ((*scales)->int_bytes)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s holds integers, expected scales in F32, F16 or BF16",
+        return nmlp_fail(err, NMLP_E_MISSING, "%s: tensor %s holds %s, but its scales %.*s_scale are missing", raw->dir,
+                         codes->name, codes->int_bytes ? "integers" : "codes of 8 bits", (int)base_len, codes->name);
+    if ((*scales)->int_bytes || nmlp_dtype_is_quantised((*scales)->view.dtype))
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s holds codes, expected scales in F32, F16 or BF16",
                          raw->dir, (*scales)->name);
     return NMLP_OK;
 }
 
-static nmlp_status join_q8(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, nmlp_named_tensor *out,
-                           nmlp_err *err) {
+/* Q8 and FP8. */
+static nmlp_status join_bytes(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, nmlp_named_tensor *out,
+                              nmlp_err *err) {
     const nmlp_named_tensor *scales;
     const nmlp_view *v = &t->view;
     NMLP_RETURN_IF_FAILED(find_scales(raw, t, strlen(t->name), &scales, err));
@@ -63,7 +64,8 @@ static nmlp_status join_q8(const nmlp_raw_tensors *raw, const nmlp_named_tensor 
         values = wide;
     }
     out->name = t->name;
-    out->view = nmlp_quant_view_q8(v->data, values, v->shape[0], v->shape[1]);
+    out->view = t->int_bytes ? nmlp_quant_view_q8(v->data, values, v->shape[0], v->shape[1])
+                             : nmlp_quant_view_fp8(v->data, values, v->shape[0], v->shape[1]);
     return NMLP_OK;
 }
 
@@ -184,7 +186,8 @@ static bool is_part(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t) {
     if (!ends_with(t->name, "_scale") && !ends_with(t->name, "_shape")) return false;
     size_t base_len = strlen(t->name) - strlen("_scale");
     const nmlp_named_tensor *codes = find(raw, t->name, base_len, "");
-    return (codes && codes->int_bytes == 1) || find(raw, t->name, base_len, "_packed");
+    return (codes && (codes->int_bytes == 1 || codes->view.dtype == NMLP_DTYPE_FP8)) ||
+           find(raw, t->name, base_len, "_packed");
 }
 
 nmlp_status nmlp_quant_tensor_join(const nmlp_raw_tensors *raw, size_t i, nmlp_named_tensor *out, bool *part,
@@ -192,13 +195,14 @@ nmlp_status nmlp_quant_tensor_join(const nmlp_raw_tensors *raw, size_t i, nmlp_n
     const nmlp_named_tensor *t = &raw->tensors[i];
     *out = *t;
     *part = is_part(raw, t);
+    if (!*part && !t->int_bytes && t->view.dtype == NMLP_DTYPE_FP8) return join_bytes(raw, t, out, err);
     if (*part || !t->int_bytes) return NMLP_OK;
     out->int_bytes = 0;
     if (ends_with(t->name, "_zero_point"))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s: only weights of 4 bits may have zero points",
                          raw->dir, t->name);
     if (t->int_bytes == 4 && ends_with(t->name, "_packed")) return join_q4(raw, t, out, err);
-    if (t->int_bytes == 1) return join_q8(raw, t, out, err);
+    if (t->int_bytes == 1) return join_bytes(raw, t, out, err);
     return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s has dtype I%d, which only quantised weights may have",
                      raw->dir, t->name, 8 * t->int_bytes);
 }
@@ -207,8 +211,8 @@ nmlp_status nmlp_quant_tensor_join(const nmlp_raw_tensors *raw, size_t i, nmlp_n
 
 static nmlp_status refuse(const nmlp_json_doc *doc, const char *what, const char *found, nmlp_err *err) {
     nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: quantization_config: %s \"%s\" is not supported", doc->origin, what, found);
-    nmlp_fail_hint(err,
-                   "int8 and int4 weights of compressed-tensors are; or take the checkpoint that it was made from");
+    nmlp_fail_hint(
+        err, "int8, int4 and float8 weights of compressed-tensors are; or take the checkpoint that it was made from");
     return NMLP_E_UNSUPPORTED;
 }
 
@@ -220,7 +224,12 @@ static nmlp_status check_scheme(const nmlp_json_doc *doc, const nmlp_json *schem
     const char *type = nmlp_json_string(nmlp_json_get(scheme, "type"));
     NMLP_RETURN_IF_FAILED(nmlp_json_need_int(doc, scheme, "num_bits", 1, 64, &bits, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, scheme, "symmetric", &symmetric, err));
-    if (type[0] && strcmp(type, "int") != 0) return refuse(doc, "type", type, err);
+    bool is_float = strcmp(type, "float") == 0;
+    if (type[0] && !is_float && strcmp(type, "int") != 0) return refuse(doc, "type", type, err);
+    if (is_float && bits != 8)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: quantization_config: floats of %" PRId64 " bits are not supported; they have 8",
+                         doc->origin, bits);
     if (!symmetric && !(bits == 4 && weights)) return refuse(doc, "symmetric", "false", err);
     if (bits != 8 && !(bits == 4 && weights))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
@@ -237,7 +246,7 @@ nmlp_status nmlp_quant_config_check(const nmlp_json_doc *doc, bool *found, nmlp_
     const char *format = nmlp_json_string(nmlp_json_get(object, "format"));
     if (strcmp(method, "compressed-tensors") != 0) return refuse(doc, "method", method, err);
     if (strcmp(format, "int-quantized") != 0 && strcmp(format, "pack-quantized") != 0 &&
-        strcmp(format, "mixed-precision") != 0)
+        strcmp(format, "float-quantized") != 0 && strcmp(format, "mixed-precision") != 0)
         return refuse(doc, "format", format, err);
     if (!nmlp_json_is_null(nmlp_json_get(object, "kv_cache_scheme"))) return refuse(doc, "key", "kv_cache_scheme", err);
     const nmlp_json *groups;

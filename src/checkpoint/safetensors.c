@@ -114,7 +114,9 @@ static nmlp_status read_entry(struct parse *p, const nmlp_json *value, struct en
         return nmlp_fail(p->err, NMLP_E_FORMAT, "%s: header entry %s is not an object", p->origin, name);
     const char *dtype = nmlp_json_string(nmlp_json_get(value, "dtype"));
     entry->tensor.int_bytes = int_bytes_of(dtype);
-    if (!entry->tensor.int_bytes && !nmlp_dtype_parse(dtype, &entry->tensor.view.dtype))
+    if (strcmp(dtype, "F8_E4M3") == 0)
+        entry->tensor.view.dtype = NMLP_DTYPE_FP8;
+    else if (!entry->tensor.int_bytes && !nmlp_dtype_parse(dtype, &entry->tensor.view.dtype))
         return nmlp_fail(p->err, NMLP_E_UNSUPPORTED, "%s: tensor %s has dtype \"%s\"; supported are F32, BF16, F16",
                          p->origin, name, dtype);
     NMLP_RETURN_IF_FAILED(read_shape(p, value, &entry->tensor, &bytes));

@@ -12,7 +12,7 @@
 
 typedef struct nmlp_named_tensor {
     const char *name;
-    nmlp_view view; /* of integers only data and shape mean something */
+    nmlp_view view; /* of integers only data and shape mean something, of FP8 the scales are another tensor */
     int int_bytes; /* 1, 4, 8 where the file holds I8, I32, I64: parts of quantised weights (quant_tensors.h); else 0 */
 } nmlp_named_tensor;
 

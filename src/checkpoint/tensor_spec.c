@@ -33,7 +33,7 @@ bool nmlp_tensor_spec_fits(const nmlp_tensor_spec *spec) {
     int64_t rows = spec->shape[0], cols = spec->shape[1];
     if (!nmlp_dtype_is_quantised(spec->dtype)) return true;
     if (spec->n_dims != 2 || rows < 1 || cols < 1) return false;
-    if (spec->dtype == NMLP_DTYPE_Q8) return rows * cols % F32_BYTES == 0;
+    if (nmlp_quant_scales_rows(spec->dtype)) return rows * cols % F32_BYTES == 0;
     return (spec->group == 32 || spec->group == 64) && cols % spec->group == 0 && rows * (cols / spec->group) % 2 == 0;
 }
 
@@ -41,9 +41,9 @@ nmlp_status nmlp_tensor_spec_check(const nmlp_tensor_spec *spec, nmlp_err *err) 
     char shape[NMLP_SHAPE_TEXT_MAX];
     if (nmlp_tensor_spec_fits(spec)) return NMLP_OK;
     nmlp_shape_text(shape, spec->shape, spec->n_dims);
-    if (spec->dtype == NMLP_DTYPE_Q8)
-        return nmlp_fail(err, NMLP_E_SHAPE, "tensor %s %s cannot be stored as Q8: its elements are no multiple of 4",
-                         spec->name, shape);
+    if (nmlp_quant_scales_rows(spec->dtype))
+        return nmlp_fail(err, NMLP_E_SHAPE, "tensor %s %s cannot be stored as %s: its elements are no multiple of 4",
+                         spec->name, shape, nmlp_dtype_name(spec->dtype));
     return nmlp_fail(err, NMLP_E_SHAPE, "tensor %s %s cannot be stored as Q4: groups of %d do not divide its rows",
                      spec->name, shape, spec->group);
 }
@@ -57,8 +57,8 @@ static void add_part(nmlp_tensor_part *part, const nmlp_tensor_spec *spec, const
 
 int nmlp_tensor_spec_parts(const nmlp_tensor_spec *spec, nmlp_tensor_part parts[NMLP_TENSOR_PARTS_MAX]) {
     int64_t rows = spec->shape[0], cols = spec->shape[1];
-    if (spec->dtype == NMLP_DTYPE_Q8) {
-        add_part(&parts[0], spec, "", "I8", rows, cols, 1);
+    if (nmlp_quant_scales_rows(spec->dtype)) {
+        add_part(&parts[0], spec, "", spec->dtype == NMLP_DTYPE_Q8 ? "I8" : "F8_E4M3", rows, cols, 1);
         add_part(&parts[1], spec, "_scale", "F32", rows, 1, F32_BYTES);
         return 2;
     }
@@ -87,17 +87,15 @@ static const struct kind {
     int group;
     bool zeros;
     const char *format;
-} kinds[] = {{NMLP_DTYPE_Q8, 0, false, "int-quantized"},
-             {NMLP_DTYPE_Q4, 32, false, "pack-quantized"},
-             {NMLP_DTYPE_Q4, 64, false, "pack-quantized"},
-             {NMLP_DTYPE_Q4, 32, true, "pack-quantized"},
-             {NMLP_DTYPE_Q4, 64, true, "pack-quantized"}};
+} kinds[] = {{NMLP_DTYPE_Q8, 0, false, "int-quantized"},   {NMLP_DTYPE_Q4, 32, false, "pack-quantized"},
+             {NMLP_DTYPE_Q4, 64, false, "pack-quantized"}, {NMLP_DTYPE_Q4, 32, true, "pack-quantized"},
+             {NMLP_DTYPE_Q4, 64, true, "pack-quantized"},  {NMLP_DTYPE_FP8, 0, false, "float-quantized"}};
 
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
 static bool is_kind(const nmlp_tensor_spec *spec, const struct kind *kind) {
     return spec->dtype == kind->dtype &&
-           (kind->dtype == NMLP_DTYPE_Q8 || (spec->group == kind->group && spec->zeros == kind->zeros));
+           (nmlp_quant_scales_rows(kind->dtype) || (spec->group == kind->group && spec->zeros == kind->zeros));
 }
 
 static size_t count_kind(const nmlp_tensor_spec *specs, size_t n, const struct kind *kind) {
@@ -118,7 +116,7 @@ static void put_scheme(nmlp_json_writer *w, const char *key, const struct kind *
                        bool dynamic) {
     nmlp_json_begin_object(w, key);
     nmlp_json_put_int(w, "num_bits", nmlp_dtype_bits(kind->dtype));
-    nmlp_json_put_string(w, "type", "int");
+    nmlp_json_put_string(w, "type", kind->dtype == NMLP_DTYPE_FP8 ? "float" : "int");
     nmlp_json_put_bool(w, "symmetric", !kind->zeros);
     nmlp_json_put_string(w, "strategy", strategy);
     if (kind->group) nmlp_json_put_int(w, "group_size", kind->group);
@@ -137,7 +135,7 @@ static void put_kind(nmlp_json_writer *w, const nmlp_tensor_spec *specs, size_t 
     for (size_t i = 0; i < n; i++)
         if (is_kind(&specs[i], kind)) put_target(w, specs[i].name);
     nmlp_json_end_array(w);
-    put_scheme(w, "weights", kind, q8 ? "channel" : "group", false);
+    put_scheme(w, "weights", kind, nmlp_quant_scales_rows(kind->dtype) ? "channel" : "group", false);
     if (q8)
         put_scheme(w, "input_activations", kind, "token", true); /* without it other programs have no kernels */
     else

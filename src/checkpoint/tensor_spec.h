@@ -7,7 +7,9 @@
  *   Q4  NAME_packed I32 [N,K/8]   "pack-quantized"
  *       NAME_scale  F16 [N,K/group]
  *       NAME_zero_point I32 [ceil(N/8),K/group], only where weights have zero points
- *       NAME_shape  I64 [2]       N and K */
+ *       NAME_shape  I64 [2]       N and K
+ *   FP8 NAME        F8_E4M3 [N,K] "float-quantized"
+ *       NAME_scale  F32 [N,1] */
 #ifndef NMLP_CHECKPOINT_TENSOR_SPEC_H
 #define NMLP_CHECKPOINT_TENSOR_SPEC_H
 
@@ -32,7 +34,7 @@ nmlp_tensor_spec nmlp_tensor_spec_of(const char *name, const nmlp_view *view);
 /* Codes, scales and zero points. */
 size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec);
 
-/* Whether a matrix can be stored in a quantised type: Q4 needs groups that divide its rows, and both must leave what
+/* Whether a matrix can be stored in a quantised type: Q4 needs groups that divide its rows, and all must leave what
  * follows in the file aligned. */
 bool nmlp_tensor_spec_fits(const nmlp_tensor_spec *spec);
 nmlp_status nmlp_tensor_spec_check(const nmlp_tensor_spec *spec, nmlp_err *err);

@@ -25,13 +25,13 @@ static int check_args(const nmlp_cli *cli, struct args *a) {
         if (a->format) return nmlp_cli_usage(cli, "--format and --budget-bytes exclude each other");
         return -1;
     }
-    if (!a->format) return nmlp_cli_usage(cli, "--format q8|q4|q4z or --budget-bytes B is needed");
+    if (!a->format) return nmlp_cli_usage(cli, "--format q8|q4|q4z|fp8 or --budget-bytes B is needed");
     if (a->group != 32 && a->group != 64)
         return nmlp_cli_usage(cli, "--group %lld: must be 32 or 64", (long long)a->group);
     if (strcmp(a->format, "bf16") == 0 || !nmlp_quant_format_parse(&m->body, a->format, (int)a->group))
-        return nmlp_cli_usage(cli, "--format %s: must be q8, q4 or q4z", a->format);
+        return nmlp_cli_usage(cli, "--format %s: must be q8, q4, q4z or fp8", a->format);
     if (!nmlp_quant_format_parse(&m->head, a->head, (int)a->group))
-        return nmlp_cli_usage(cli, "--head %s: must be q8, q4, q4z or bf16", a->head);
+        return nmlp_cli_usage(cli, "--head %s: must be q8, q4, q4z, fp8 or bf16", a->head);
     return -1;
 }
 
@@ -127,12 +127,13 @@ static int run(int argc, char **argv) {
     struct args a = {.head = "q8", .group = 32, .request = {.method = nmlp_quantize_defaults()}};
     const nmlp_opt opts[] = {
         {"output", 'o', NMLP_OPT_STRING, &a.output, "DIR", "where to write the quantised checkpoint"},
-        {"format", 0, NMLP_OPT_STRING, &a.format, "q8|q4|q4z",
-         "q8: 8 bits, a scale per row; q4: 4 bits, a scale per group; q4z: and a zero point per group"},
+        {"format", 0, NMLP_OPT_STRING, &a.format, "q8|q4|q4z|fp8",
+         "q8: 8 bits, a scale per row; q4: 4 bits, a scale per group; q4z: and a zero point per group; fp8: e4m3, a "
+         "scale per row"},
         {"budget-bytes", 0, NMLP_OPT_INT, &a.request.method.budget_bytes, "B",
          "instead: a format for each matrix so that all tensors fit into B bytes"},
         {"group", 0, NMLP_OPT_INT, &a.group, "N", "of q4 and q4z: weights that share a scale, 32 (default) or 64"},
-        {"head", 0, NMLP_OPT_STRING, &a.head, "q8|q4|q4z|bf16",
+        {"head", 0, NMLP_OPT_STRING, &a.head, "q8|q4|q4z|fp8|bf16",
          "format of embedding and output matrix; bf16: as they are (default q8)"},
         {"calib", 0, NMLP_OPT_STRING, &a.request.calibration, "FILE", "calibration text (default MODEL/calib.txt)"},
         {"calib-tokens", 0, NMLP_OPT_INT, &a.request.method.calib_tokens, "N",
@@ -158,7 +159,7 @@ static int run(int argc, char **argv) {
 const nmlp_command nmlp_cmd_quantize = {
     .name = "quantize",
     .summary = "store the weights of a checkpoint in 8 or 4 bits",
-    .usage = "MODEL -o DIR --format q8|q4|q4z | --budget-bytes B [options]",
+    .usage = "MODEL -o DIR --format q8|q4|q4z|fp8 | --budget-bytes B [options]",
     .about = "Dense or compressed weights, rounded so that the outputs on calibration text change least. "
              "--budget-bytes chooses a format for each matrix.",
     .examples =

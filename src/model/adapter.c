@@ -97,7 +97,8 @@ static nmlp_status merge(const struct adapter *adapter, nmlp_model *model, nmlp_
     snprintf(name, sizeof name, "base_model.model.%s.lora_B.weight", module);
     const nmlp_named_tensor *b = find(adapter, name);
     if (!w->data || (!a && !b)) return NMLP_OK;
-    bool fits = a && b && !a->int_bytes && !b->int_bytes && a->view.n_dims == 2 && b->view.n_dims == 2 &&
+    bool fits = a && b && !a->int_bytes && !b->int_bytes && !nmlp_dtype_is_quantised(a->view.dtype) &&
+                !nmlp_dtype_is_quantised(b->view.dtype) && a->view.n_dims == 2 && b->view.n_dims == 2 &&
                 a->view.shape[0] == b->view.shape[1] && a->view.shape[1] == w->shape[1] &&
                 b->view.shape[0] == w->shape[0];
     if (!fits)

@@ -33,16 +33,19 @@ static void scan_piece(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-static nmlp_status check_scales(const nmlp_model *m, const char *name, const nmlp_view *view, nmlp_err *err) {
+static nmlp_status check_codes(const nmlp_model *m, const char *name, const nmlp_view *view, nmlp_err *err) {
     int64_t at = nmlp_view_first_nonfinite(view);
     if (at < 0) return NMLP_OK;
+    if (view->dtype == NMLP_DTYPE_FP8 && nmlp_fp8_is_nan(((const uint8_t *)view->data)[at]))
+        return nmlp_fail(err, NMLP_E_NUMERIC, "%s: tensor %s holds NaN at element %" PRId64, m->checkpoint.dir, name,
+                         at);
     return nmlp_fail(err, NMLP_E_NUMERIC, "%s: tensor %s_scale holds NaN or Inf, for element %" PRId64 " of its weight",
                      m->checkpoint.dir, name, at);
 }
 
 static nmlp_status check_view(const nmlp_model *m, const char *name, const nmlp_view *view, nmlp_pool *pool,
                               nmlp_err *err) {
-    if (nmlp_dtype_is_quantised(view->dtype)) return check_scales(m, name, view, err);
+    if (nmlp_dtype_is_quantised(view->dtype)) return check_codes(m, name, view, err);
     int64_t elems = nmlp_view_elems(view);
     struct scan scan = {.view = view, .first = elems};
     nmlp_pool_for(pool, (elems + PIECE_ELEMS - 1) / PIECE_ELEMS, 1, scan_piece, &scan);

@@ -5,6 +5,7 @@ int nmlp_dtype_bits(nmlp_dtype dtype) {
     case NMLP_DTYPE_F32: return 32;
     case NMLP_DTYPE_BF16:
     case NMLP_DTYPE_F16: return 16;
+    case NMLP_DTYPE_FP8:
     case NMLP_DTYPE_Q8: return 8;
     case NMLP_DTYPE_Q4: return 4;
     }
@@ -20,6 +21,7 @@ const char *nmlp_dtype_name(nmlp_dtype dtype) {
     case NMLP_DTYPE_F16: return "F16";
     case NMLP_DTYPE_Q8: return "Q8";
     case NMLP_DTYPE_Q4: return "Q4";
+    case NMLP_DTYPE_FP8: return "FP8";
     }
     return "?";
 }
@@ -68,6 +70,24 @@ uint16_t nmlp_f32_to_f16(float value) {
     return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
 }
 
+float nmlp_fp8_to_f32(uint8_t code) {
+    uint32_t sign = (uint32_t)(code & 0x80u) << 24, exponent = code >> 3 & 15u, mantissa = code & 7u;
+    if (nmlp_fp8_is_nan(code)) return from_bits(sign | 0x7fc00000u);
+    if (exponent != 0) return from_bits(sign | (exponent + 120) << 23 | mantissa << 20);
+    float tiny = (float)mantissa * 0x1p-9f; /* subnormal */
+    return sign ? -tiny : tiny;
+}
+
+uint8_t nmlp_fp8_from_rounded(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint8_t sign = (uint8_t)(bits >> 24 & 0x80u);
+    uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return sign | 0x7fu;
+    if (magnitude < UINT32_C(121) << 23) return (uint8_t)(sign | (uint32_t)(from_bits(magnitude) * 0x1p9f));
+    return (uint8_t)(sign | ((magnitude - (UINT32_C(120) << 23)) >> 20));
+}
+
 void nmlp_to_f32(float *dst, const void *src, nmlp_dtype dtype, size_t n) {
     const uint16_t *half = src;
     switch (dtype) {
@@ -77,6 +97,9 @@ void nmlp_to_f32(float *dst, const void *src, nmlp_dtype dtype, size_t n) {
         return;
     case NMLP_DTYPE_F16:
         for (size_t i = 0; i < n; i++) dst[i] = nmlp_f16_to_f32(half[i]);
+        return;
+    case NMLP_DTYPE_FP8:
+        for (size_t i = 0; i < n; i++) dst[i] = nmlp_fp8_to_f32(((const uint8_t *)src)[i]);
         return;
     case NMLP_DTYPE_Q8:
     case NMLP_DTYPE_Q4: return; /* not without scales: nmlp_quant_row_to_f32 */
@@ -92,6 +115,9 @@ void nmlp_from_f32(void *dst, nmlp_dtype dtype, const float *src, size_t n) {
         return;
     case NMLP_DTYPE_F16:
         for (size_t i = 0; i < n; i++) half[i] = nmlp_f32_to_f16(src[i]);
+        return;
+    case NMLP_DTYPE_FP8:
+        for (size_t i = 0; i < n; i++) ((uint8_t *)dst)[i] = nmlp_fp8_from_rounded(nmlp_fp8_round(src[i]));
         return;
     case NMLP_DTYPE_Q8:
     case NMLP_DTYPE_Q4: return;

@@ -8,6 +8,12 @@ nmlp_view nmlp_quant_view_q8(const int8_t *data, const float *scales, int64_t ro
     return view;
 }
 
+nmlp_view nmlp_quant_view_fp8(const uint8_t *data, const float *scales, int64_t rows, int64_t cols) {
+    nmlp_view view = nmlp_view_2d(data, NMLP_DTYPE_FP8, rows, cols);
+    view.scales = scales;
+    return view;
+}
+
 nmlp_view nmlp_quant_view_q4(const uint8_t *data, const uint16_t *scales, int group, int64_t rows, int64_t cols) {
     nmlp_view view = nmlp_view_2d(data, NMLP_DTYPE_Q4, rows, cols);
     view.scales = scales;
@@ -21,6 +27,12 @@ static void q8_to_f32(float *dst, const nmlp_view *view, int64_t row) {
     const int8_t *q = nmlp_view_row(view, row);
     float scale = ((const float *)view->scales)[row];
     for (int64_t i = 0; i < view->shape[1]; i++) dst[i] = (float)q[i] * scale;
+}
+
+static void fp8_to_f32(float *dst, const nmlp_view *view, int64_t row) {
+    const uint8_t *q = nmlp_view_row(view, row);
+    float scale = ((const float *)view->scales)[row];
+    for (int64_t i = 0; i < view->shape[1]; i++) dst[i] = nmlp_fp8_to_f32(q[i]) * scale;
 }
 
 static void q4_to_f32(float *dst, const nmlp_view *view, int64_t row) {
@@ -39,6 +51,8 @@ void nmlp_quant_row_to_f32(float *dst, const nmlp_view *view, int64_t row) {
         q8_to_f32(dst, view, row);
     else if (view->dtype == NMLP_DTYPE_Q4)
         q4_to_f32(dst, view, row);
+    else if (view->dtype == NMLP_DTYPE_FP8)
+        fp8_to_f32(dst, view, row);
     else
         nmlp_to_f32(dst, nmlp_view_row(view, row), view->dtype, (size_t)view->shape[1]);
 }
@@ -60,6 +74,11 @@ static int nearest(float w, float scale, int lowest, int highest) {
 void nmlp_quant_row_q8(int8_t *q, float *scale, const float *w, int64_t k) {
     *scale = fabsf(peak_of(w, k)) / 127.0f;
     for (int64_t i = 0; i < k; i++) q[i] = (int8_t)nearest(w[i], *scale, -127, 127);
+}
+
+void nmlp_quant_row_fp8(uint8_t *q, float *scale, const float *w, int64_t k) {
+    *scale = fabsf(peak_of(w, k)) / NMLP_FP8_LARGEST;
+    for (int64_t i = 0; i < k; i++) q[i] = *scale != 0.0f ? nmlp_fp8_from_rounded(nmlp_fp8_round(w[i] / *scale)) : 0;
 }
 
 /* Scale and zero point that put the least and the largest of a group, or 0, at the ends of the codes. */
@@ -117,7 +136,7 @@ size_t nmlp_quant_stored_bytes(const nmlp_view *view) {
 }
 
 size_t nmlp_quant_scale_bytes(const nmlp_view *view) {
-    if (view->dtype == NMLP_DTYPE_Q8) return (size_t)view->shape[0] * sizeof(float);
+    if (nmlp_quant_scales_rows(view->dtype)) return (size_t)view->shape[0] * sizeof(float);
     if (view->dtype != NMLP_DTYPE_Q4) return 0;
     return (size_t)(view->shape[0] * groups_of(view->shape[1], view->group)) * sizeof(uint16_t);
 }
@@ -127,6 +146,8 @@ void nmlp_quant_row_from_f32(const nmlp_view *view, int64_t row, const float *w)
     int64_t k = view->shape[1];
     if (view->dtype == NMLP_DTYPE_Q8)
         nmlp_quant_row_q8(to, (float *)(uintptr_t)view->scales + row, w, k);
+    else if (view->dtype == NMLP_DTYPE_FP8)
+        nmlp_quant_row_fp8(to, (float *)(uintptr_t)view->scales + row, w, k);
     else if (view->dtype == NMLP_DTYPE_Q4)
         nmlp_quant_row_q4(to, (uint16_t *)(uintptr_t)view->scales + row * groups_of(k, view->group),
                           view->zeros ? (int8_t *)(uintptr_t)view->zeros + row * groups_of(k, view->group) : NULL,

@@ -4,15 +4,22 @@
  *   Q4: bytes [N, ceil(K/2)], input 2j in the low half of byte j and 2j+1 in the high half, stored as q + 8 with q from
  *       -8 to 7; scales f16 [N, ceil(K/group)]: w = q * scale of the group, exact in f32. With zero points z int8
  *       [N, ceil(K/group)] from -8 to 7 beside them w = (q - z) * scale, exact in f32 too
+ *   FP8: e4m3 [N,K], scales f32 [N]:           w = q * scale of the row
  *
- * These are the bytes of "int-quantized" and "pack-quantized" checkpoints of compressed-tensors. */
+ * These are the bytes of "int-quantized", "pack-quantized" and "float-quantized" checkpoints of compressed-tensors. */
 #ifndef NMLP_TENSOR_QUANT_H
 #define NMLP_TENSOR_QUANT_H
 
 #include "tensor/view.h"
 
 nmlp_view nmlp_quant_view_q8(const int8_t *data, const float *scales, int64_t rows, int64_t cols);
+nmlp_view nmlp_quant_view_fp8(const uint8_t *data, const float *scales, int64_t rows, int64_t cols);
 nmlp_view nmlp_quant_view_q4(const uint8_t *data, const uint16_t *scales, int group, int64_t rows, int64_t cols);
+
+/* Q8 and FP8: scales are f32, one for each row. */
+static inline bool nmlp_quant_scales_rows(nmlp_dtype dtype) {
+    return dtype == NMLP_DTYPE_Q8 || dtype == NMLP_DTYPE_FP8;
+}
 
 /* Row `row` of a matrix of any type, dequantised. */
 void nmlp_quant_row_to_f32(float *dst, const nmlp_view *view, int64_t row);
@@ -32,8 +39,9 @@ int64_t nmlp_quant_groups(const nmlp_view *view);
 void nmlp_quant_row_from_f32(const nmlp_view *view, int64_t row, const float *w);
 
 /* Nearest rounding of one row [K]; Q8 to +-127 of the largest value, Q4 with -8 at the largest of a group, or, where
- * zeros [groups] are given, with the least and the largest at the ends of the codes. */
+ * zeros [groups] are given, with the least and the largest at the ends of the codes, FP8 with the largest at 240. */
 void nmlp_quant_row_q8(int8_t *q, float *scale, const float *w, int64_t k);
+void nmlp_quant_row_fp8(uint8_t *q, float *scale, const float *w, int64_t k);
 void nmlp_quant_row_q4(uint8_t *q, uint16_t *scales, int8_t *zeros, int group, const float *w, int64_t k);
 
 #endif

@@ -32,7 +32,8 @@ nmlp_view nmlp_view_rows(const nmlp_view *view, int64_t first, int64_t n) {
     nmlp_view rows = *view;
     rows.data = nmlp_view_row(view, first);
     rows.shape[0] = n;
-    if (view->dtype == NMLP_DTYPE_Q8) rows.scales = (const float *)view->scales + first;
+    if (view->dtype == NMLP_DTYPE_Q8 || view->dtype == NMLP_DTYPE_FP8)
+        rows.scales = (const float *)view->scales + first;
     if (view->dtype == NMLP_DTYPE_Q4) {
         int64_t before = first * ((view->shape[1] + view->group - 1) / view->group);
         rows.scales = (const uint16_t *)view->scales + before;
@@ -94,12 +95,19 @@ static int64_t first_nonfinite16(const uint16_t *halves, int64_t n, uint16_t exp
     return -1;
 }
 
-/* Of a quantised matrix: the first element whose scale is not a number. */
+static int64_t first_nan_fp8(const uint8_t *codes, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (nmlp_fp8_is_nan(codes[i])) return i;
+    return -1;
+}
+
+/* Of a quantised matrix: the first element whose scale is not a number, or of FP8 that is none itself. */
 static int64_t first_bad_scale(const nmlp_view *view) {
     int64_t k = view->shape[1];
-    if (view->dtype == NMLP_DTYPE_Q8) {
+    if (view->dtype != NMLP_DTYPE_Q4) {
         int64_t row = first_nonfinite32(view->scales, view->shape[0]);
-        return row < 0 ? -1 : row * k;
+        if (row >= 0) return row * k;
+        return view->dtype == NMLP_DTYPE_FP8 ? first_nan_fp8(view->data, nmlp_view_elems(view)) : -1;
     }
     int64_t per_row = (k + view->group - 1) / view->group;
     int64_t at = first_nonfinite16(view->scales, view->shape[0] * per_row, 0x7c00u);

@@ -16,7 +16,7 @@ nmlp_status nmlp_train_rounded_init(nmlp_train_rounded *r, nmlp_train_param *tar
 }
 
 static float scale_at(const nmlp_view *view, int64_t row, int64_t column) {
-    if (view->dtype == NMLP_DTYPE_Q8) return ((const float *)view->scales)[row];
+    if (nmlp_quant_scales_rows(view->dtype)) return ((const float *)view->scales)[row];
     int64_t groups = (view->shape[1] + view->group - 1) / view->group;
     return nmlp_f16_to_f32(((const uint16_t *)view->scales)[row * groups + column / view->group]);
 }
@@ -26,12 +26,12 @@ static int zero_at(const nmlp_view *view, int64_t row, int64_t column) {
 }
 
 /* Without its zero point. */
-static int code_of(const nmlp_view *view, float w, float scale, int zero) {
+static float code_of(const nmlp_view *view, float w, float scale, int zero) {
     int lowest = view->dtype == NMLP_DTYPE_Q8 ? -127 : -8 - zero,
         highest = view->dtype == NMLP_DTYPE_Q8 ? 127 : 7 - zero;
     if (scale == 0) return 0;
-    float q = nearbyintf(w / scale);
-    return q<(float)lowest ? lowest : q>(float) highest ? highest : (int)q;
+    if (view->dtype == NMLP_DTYPE_FP8) return nmlp_fp8_round(w / scale);
+    return fminf(fmaxf(nearbyintf(w / scale), (float)lowest), (float)highest);
 }
 
 static void round_rows(void *ctx, int64_t begin, int64_t end, int thread) {
@@ -41,8 +41,8 @@ static void round_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int64_t i = begin; i < end; i++)
         for (int64_t j = 0; j < p->cols; j++) {
             float scale = scale_at(&p->source, i, j);
-            int code = code_of(&p->source, r->master[i * p->cols + j], scale, zero_at(&p->source, i, j));
-            p->data[i * p->cols + j] = (float)code * scale;
+            float code = code_of(&p->source, r->master[i * p->cols + j], scale, zero_at(&p->source, i, j));
+            p->data[i * p->cols + j] = code * scale;
         }
 }
 
@@ -57,12 +57,14 @@ nmlp_status nmlp_train_rounded_put(const nmlp_train_param *p, nmlp_checkpoint_wr
     for (int64_t i = 0; i < p->rows; i++) {
         for (int64_t j = 0; j < p->cols; j++) {
             int zero = zero_at(&p->source, i, j);
-            int code = code_of(&p->source, p->data[i * p->cols + j], scale_at(&p->source, i, j), zero) + zero;
+            float code = code_of(&p->source, p->data[i * p->cols + j], scale_at(&p->source, i, j), zero);
             unsigned char *row = codes + (size_t)i * row_bytes;
             if (p->source.dtype == NMLP_DTYPE_Q8)
                 row[j] = (unsigned char)(int8_t)code;
+            else if (p->source.dtype == NMLP_DTYPE_FP8)
+                row[j] = nmlp_fp8_from_rounded(code);
             else
-                row[j / 2] |= (unsigned char)((code + 8) << (j & 1 ? 4 : 0));
+                row[j / 2] |= (unsigned char)(((int)code + zero + 8) << (j & 1 ? 4 : 0));
         }
     }
     nmlp_status st = nmlp_checkpoint_put(writer, codes, bytes, err);

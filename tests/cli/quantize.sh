@@ -63,6 +63,33 @@ numbers "$work/z.json" >"$work/z.txt"
 numbers "$work/w.json" | paste "$work/z.txt" - | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { exit !(NR > 100 && most < 0.2) }' ||
     fail "expand has other logits"
 
+# Floats of 8 bits: less exact than integers, closer than 4 bits; counted, expanded to the same logits, trained; a NaN among them is named.
+"$command" quantize "$tiny" -o "$work/fp8" --format fp8 --head fp8 $few --threads 1 --json >"$work/fp8.json"
+has "$work/fp8.json" '"format":"fp8"'
+below 0.02 kl "$work/fp8.json"
+below 8.2 bits_per_weight "$work/fp8.json"
+"$command" info "$work/fp8" --json >"$work/info.json"
+has "$work/info.json" '"FP8":29'
+has "$work/fp8/config.json" '"format":"float-quantized"'
+"$command" logits "$work/fp8" --ids 5,9 --json >"$work/z.json"
+"$command" expand "$work/fp8" -o "$work/wide8" >/dev/null
+"$command" logits "$work/wide8" --ids 5,9 --json >"$work/w.json"
+numbers "$work/z.json" >"$work/z.txt"
+numbers "$work/w.json" | paste "$work/z.txt" - | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { exit !(NR > 100 && most < 0.1) }' ||
+    fail "expand has other logits"
+"$command" recover "$work/fp8" -o "$work/trained8" --text "$tiny/calib.txt" --teacher "$tiny" --steps 2 --batch 1 --ctx 64 --heldout 1 \
+    --explore 0 --lr 1e-3 >/dev/null 2>&1
+[ "$(wc -c <"$work/fp8/model.safetensors")" -eq "$(wc -c <"$work/trained8/model.safetensors")" ] || fail "another format"
+bytes=$(wc -c <"$work/fp8/model.safetensors")
+header=$(od -An -tu8 -N8 "$work/fp8/model.safetensors" | tr -d ' ')
+head -c $((header + 8)) "$work/fp8/model.safetensors" >"$work/fp8/new"
+head -c $((bytes - header - 8)) /dev/zero | tr '\000' '\177' >>"$work/fp8/new"
+mv "$work/fp8/new" "$work/fp8/model.safetensors"
+status=0
+"$command" logits "$work/fp8" --ids 5,9 >/dev/null 2>"$work/err" || status=$?
+[ "$status" -eq 1 ] || fail "codes that are no numbers: exit $status"
+has "$work/err" "holds NaN"
+
 # Factors: quantised too, close to the compressed model, and still known as compressed.
 "$command" compress "$tiny" -o "$work/u" --ratio 0.3 --alloc uniform --recover none --tile 64 $few >/dev/null 2>&1
 "$command" quantize "$work/u" -o "$work/u8" --format q8 $few --json >"$work/u8.json"
@@ -109,7 +136,7 @@ awk -v mixed="$(kl "$work/mixed.json")" -v all="$(kl "$work/q4.json")" 'BEGIN { 
 refused 1 "with all weights in 4 bits" "$tiny" -o "$work/x" --budget-bytes 2000000 $few
 refused 2 "exclude each other" "$tiny" -o "$work/x" --budget-bytes 2000000 --format q4
 
-refused 2 "must be q8, q4 or q4z" "$tiny" -o "$work/x" --format q5
+refused 2 "must be q8, q4, q4z or fp8" "$tiny" -o "$work/x" --format q5
 refused 2 "32 or 64" "$tiny" -o "$work/x" --format q4 --group 48
 refused 2 "-o DIR is needed" "$tiny" --format q4
 refused 1 "quantised weights already" "$work/q8" -o "$work/x" --format q4 $few

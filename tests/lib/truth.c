@@ -38,11 +38,12 @@ static double sum_factor(int64_t n) {
 }
 
 /* What rounding to int16 in groups of 32 inputs may add to each: half a step of its group, whose largest is 32767. With
- * a plain weight nothing. */
+ * a plain weight nothing, nor with FP8, whose inputs stay as they are. */
 static double *quantised_errors(const nmlp_truth *x, const nmlp_view *w) {
     int64_t k = x->cols;
     double *errors = nmlp_mem_new((size_t)(x->rows * k), sizeof *errors, NULL);
-    for (int64_t i = 0; nmlp_dtype_is_quantised(w->dtype) && i < x->rows * k; i++) {
+    bool rounds = w->dtype == NMLP_DTYPE_Q8 || w->dtype == NMLP_DTYPE_Q4;
+    for (int64_t i = 0; rounds && i < x->rows * k; i++) {
         double size = fabs(x->value[i]) + x->bound[i];
         int64_t first = i - i % k % 32;
         if (size / 32767.0 * 0.501 > errors[first]) errors[first] = size / 32767.0 * 0.501;
@@ -58,7 +59,8 @@ nmlp_truth nmlp_truth_matmul(const nmlp_truth *x, const nmlp_view *w, const floa
     float *row = nmlp_mem_new((size_t)k, sizeof *row, NULL);
     double *errors = quantised_errors(x, w);
     double round_x = bf16 ? U_BF16 : 0.0;
-    double round_w = bf16 && w->dtype != NMLP_DTYPE_BF16 ? U_BF16 : 0.0;
+    bool exact = w->dtype == NMLP_DTYPE_BF16 || w->dtype == NMLP_DTYPE_FP8; /* in bf16 */
+    double round_w = bf16 && !exact ? U_BF16 : w->dtype == NMLP_DTYPE_FP8 ? U32 : 0.0;
     for (int64_t j = 0; j < n; j++) {
         nmlp_quant_row_to_f32(row, w, j);
         for (int64_t s = 0; s < x->rows; s++) {
@@ -247,6 +249,13 @@ static nmlp_view quantise_q4(const float *wide, int64_t n, int64_t k, int group)
     return nmlp_quant_view_q4(data, scales, group, n, k);
 }
 
+static nmlp_view quantise_fp8(const float *wide, int64_t n, int64_t k) {
+    uint8_t *data = nmlp_mem_new((size_t)(n * k), 1, NULL);
+    float *scales = nmlp_mem_new((size_t)n, sizeof *scales, NULL);
+    for (int64_t i = 0; i < n; i++) nmlp_quant_row_fp8(data + i * k, scales + i, wide + i * k, k);
+    return nmlp_quant_view_fp8(data, scales, n, k);
+}
+
 nmlp_view nmlp_test_quantised(int64_t n, int64_t k, int group, uint64_t seed) {
     float *wide = wide_weight(n, k, seed);
     nmlp_view view = group ? quantise_q4(wide, n, k, group) : quantise_q8(wide, n, k);
@@ -267,8 +276,14 @@ nmlp_view nmlp_test_with_zeros(int64_t n, int64_t k, int group, uint64_t seed) {
 }
 
 nmlp_view nmlp_test_weight(int64_t n, int64_t k, nmlp_dtype dtype, uint64_t seed) {
-    if (nmlp_dtype_is_quantised(dtype)) return nmlp_test_quantised(n, k, dtype == NMLP_DTYPE_Q4 ? 32 : 0, seed);
+    if (dtype == NMLP_DTYPE_Q8 || dtype == NMLP_DTYPE_Q4)
+        return nmlp_test_quantised(n, k, dtype == NMLP_DTYPE_Q4 ? 32 : 0, seed);
     float *wide = wide_weight(n, k, seed);
+    if (dtype == NMLP_DTYPE_FP8) {
+        nmlp_view view = quantise_fp8(wide, n, k);
+        nmlp_mem_free(wide);
+        return view;
+    }
     void *data = nmlp_mem_new((size_t)(n * k), nmlp_dtype_bytes(dtype), NULL);
     nmlp_from_f32(data, dtype, wide, (size_t)(n * k));
     nmlp_mem_free(wide);

@@ -143,11 +143,18 @@ static float round_scale(const struct rounding *r, float scale) {
     return r->out->dtype == NMLP_DTYPE_Q4 ? nmlp_f16_to_f32(nmlp_f32_to_f16(scale)) : scale;
 }
 
+/* The nearest code to w / scale. */
+static float code_near(const struct rounding *r, float w, float inverse, float zero) {
+    if (r->out->dtype == NMLP_DTYPE_FP8) return nmlp_fp8_round(w * inverse);
+    return nmlp_quant_code(w, inverse, r->lowest - zero, r->highest - zero);
+}
+
 /* Of n weights with importances h. */
 static float search_scale(const struct rounding *r, const float *w, const float *h, int64_t n, float *zero) {
     int found = 0;
     *zero = 0;
     if (r->out->dtype == NMLP_DTYPE_Q8) return nmlp_quant_search_q8(w, h, n);
+    if (r->out->dtype == NMLP_DTYPE_FP8) return nmlp_quant_search_fp8(w, h, n);
     if (!r->out->zeros) return nmlp_quant_search_q4(w, h, n);
     float scale = nmlp_quant_search_q4_zero(w, h, n, &found);
     *zero = (float)found;
@@ -171,8 +178,7 @@ static void round_column(const struct rounding *r, struct rows *s, int64_t i, in
     float *target = s->target + i * BLOCK;
     int64_t in = i * r->n_groups + column / r->group;
     float scale = s->scales[in], zero = s->zeros[in], w = s->w[i * k + at];
-    float code =
-        scale != 0 ? nmlp_quant_code(w + target[at - first], 1.0f / scale, r->lowest - zero, r->highest - zero) : 0;
+    float code = scale != 0 ? code_near(r, w + target[at - first], 1.0f / scale, zero) : 0;
     float error = w - code * scale;
     const float *feedback = g->feedback + at * k;
     s->codes[i * k + column] = code;
@@ -273,7 +279,7 @@ static void improve_codes(const struct rounding *r, struct rows *s, int64_t i) {
         float zero = s->zeros[i * r->n_groups + column / r->group];
         if (scale == 0) continue;
         float step = gradient[column] / (g->moments[column * k + column] * scale);
-        float code = nmlp_quant_code(codes[column] + step, 1.0f, r->lowest - zero, r->highest - zero);
+        float code = code_near(r, codes[column] + step, 1.0f, zero);
         if (code == codes[column]) continue;
         float change = (code - codes[column]) * scale;
         codes[column] = code;
@@ -296,8 +302,10 @@ static void store_rows(const struct rounding *r, const struct rows *s, int64_t f
     for (int64_t i = 0; i < n_rows; i++) {
         const float *codes = s->codes + i * k;
         void *row = (void *)(uintptr_t)nmlp_view_row(r->out, first + i);
-        if (r->out->dtype == NMLP_DTYPE_Q8) {
-            for (int64_t j = 0; j < k; j++) ((int8_t *)row)[j] = (int8_t)codes[j];
+        if (r->out->dtype != NMLP_DTYPE_Q4) {
+            bool fp8 = r->out->dtype == NMLP_DTYPE_FP8;
+            for (int64_t j = 0; j < k; j++)
+                ((uint8_t *)row)[j] = fp8 ? nmlp_fp8_from_rounded(codes[j]) : (uint8_t)(int8_t)codes[j];
             ((float *)(uintptr_t)r->out->scales)[first + i] = s->scales[i];
             continue;
         }

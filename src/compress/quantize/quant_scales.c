@@ -100,3 +100,32 @@ float nmlp_quant_search_q8(const float *w, const float *h, int64_t n) {
     }
     return best;
 }
+
+/* What is left with a scale, and the best scale of the same codes. */
+static double try_scale_fp8(const float *w, const float *h, int64_t n, float scale, float *best_scale) {
+    float inverse = 1.0f / scale;
+    double wq = 0, qq = 0, ww = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float q = nmlp_fp8_round(w[i] * inverse), hw = h[i] * w[i];
+        wq += (double)(hw * q);
+        qq += (double)(h[i] * q * q);
+        ww += (double)(hw * w[i]);
+    }
+    *best_scale = qq > 0 ? (float)(wq / qq) : scale;
+    return qq > 0 ? ww - wq * wq / qq : ww;
+}
+
+/* All of one binade: another power of two changes nothing but the smallest weights. */
+float nmlp_quant_search_fp8(const float *w, const float *h, int64_t n) {
+    float peak = fabsf(peak_of(w, n)), best = 0;
+    double least = INFINITY;
+    if (!(peak > 0)) return 0;
+    for (int step = 0; step < 12; step++) {
+        float scale;
+        double error = try_scale_fp8(w, h, n, peak / (NMLP_FP8_LARGEST - 10.0f * (float)step), &scale);
+        if (error >= least) continue;
+        least = error;
+        best = scale;
+    }
+    return best;
+}

@@ -11,6 +11,9 @@ float nmlp_quant_search_q4_zero(const float *w, const float *h, int64_t n, int *
 /* For codes from -127 to 127. */
 float nmlp_quant_search_q8(const float *w, const float *h, int64_t n);
 
+/* For codes of e4m3 up to 240. */
+float nmlp_quant_search_fp8(const float *w, const float *h, int64_t n);
+
 /* The nearest code; half-way cases go to the even one. Adding and taking away 1.5 * 2^23 rounds without a call. */
 static inline float nmlp_quant_code(float w, float inverse, float lowest, float highest) {
     const float rounder = 12582912.0f;

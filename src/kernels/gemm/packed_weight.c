@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/pages.h"
 #include "kernels/caches.h"
+#include "tensor/quant.h"
 
 enum { TASK_BYTES = 8 << 20, TASKS_PER_THREAD = 2, CHUNK = 64, STRIDE_TO_AVOID = 16384, STAGGER = 5120 };
 
@@ -127,7 +128,7 @@ static bool strip_is_finite(const struct packing *packing, int64_t strip) {
     int64_t first = strip * NMLP_STRIP;
     if (first >= rows.shape[0]) return true;
     rows.data = nmlp_view_row(packing->source, first);
-    if (rows.dtype == NMLP_DTYPE_Q8) rows.scales = (const float *)rows.scales + first;
+    if (nmlp_quant_scales_rows(rows.dtype)) rows.scales = (const float *)rows.scales + first;
     if (rows.dtype == NMLP_DTYPE_Q4)
         rows.scales = (const uint16_t *)rows.scales + first * nmlp_ceil_div(rows.shape[1], rows.group);
     rows.shape[0] = rows.shape[0] - first < NMLP_STRIP ? rows.shape[0] - first : NMLP_STRIP;
@@ -155,6 +156,7 @@ static bool pack_strip(const struct packing *packing, int64_t strip) {
         case NMLP_DTYPE_BF16: pack_bf16((uint16_t *)dst, &part, source->dtype); break;
         case NMLP_DTYPE_Q8:
         case NMLP_DTYPE_Q4: pack_codes(dst, &part, m->dtype); break;
+        case NMLP_DTYPE_FP8: break; /* packed as bf16 */
         }
     }
     return finite;
@@ -202,12 +204,14 @@ static nmlp_status check_scales(const nmlp_view *weight, nmlp_err *err) {
 static size_t stagger_bytes(size_t strip_bytes) { return strip_bytes % STRIDE_TO_AVOID ? 0 : STAGGER; }
 
 static nmlp_dtype packed_dtype(const nmlp_kernels *kernels, nmlp_dtype source) {
+    if (source == NMLP_DTYPE_FP8) return NMLP_DTYPE_BF16;
     return kernels->bf16_activations && !nmlp_dtype_is_quantised(source) ? NMLP_DTYPE_BF16 : source;
 }
 
-/* Sizes of a strip and of all; the scales of Q8 stand behind the last. */
-static bool lay_out(nmlp_gemm_weight *m, bool has_zeros, size_t *scales_at) {
-    size_t q8_bytes = m->dtype == NMLP_DTYPE_Q8 ? (size_t)m->n_padded * sizeof(float) : 0;
+/* Sizes of a strip and of all; the scales of rows stand behind the last. */
+static bool lay_out(nmlp_gemm_weight *m, const nmlp_view *source, size_t *scales_at) {
+    bool has_zeros = source->dtype == NMLP_DTYPE_Q4 && source->zeros;
+    size_t row_scales_bytes = nmlp_quant_scales_rows(source->dtype) ? (size_t)m->n_padded * sizeof(float) : 0;
     size_t q4_scales = m->dtype == NMLP_DTYPE_Q4 ? (size_t)nmlp_ceil_div(m->k_padded, m->group) * NMLP_STRIP : 0;
     size_t q4_bytes = q4_scales * sizeof(uint16_t);
     if (m->k_padded > INT64_MAX / 64) return false;
@@ -216,7 +220,7 @@ static bool lay_out(nmlp_gemm_weight *m, bool has_zeros, size_t *scales_at) {
     m->strip_bytes = nmlp_round_up_size(m->scales_offset + q4_bytes + (has_zeros ? q4_scales : 0), NMLP_LINE_BYTES);
     return !nmlp_add_overflows(m->strip_bytes, stagger_bytes(m->strip_bytes), &m->strip_bytes) &&
            !nmlp_mul_overflows((size_t)m->n_padded / NMLP_STRIP, m->strip_bytes, scales_at) &&
-           !nmlp_add_overflows(*scales_at, q8_bytes, &m->bytes);
+           !nmlp_add_overflows(*scales_at, row_scales_bytes, &m->bytes);
 }
 
 nmlp_status nmlp_gemm_weight_init(nmlp_gemm_weight *matrix, const nmlp_kernels *kernels, const nmlp_view *weight,
@@ -231,12 +235,12 @@ nmlp_status nmlp_gemm_weight_init(nmlp_gemm_weight *matrix, const nmlp_kernels *
     matrix->k_padded = nmlp_pad(matrix->k);
     matrix->dtype = packed_dtype(kernels, weight->dtype);
     matrix->group = weight->group;
-    if (!lay_out(matrix, weight->dtype == NMLP_DTYPE_Q4 && weight->zeros, &scales_at))
+    if (!lay_out(matrix, weight, &scales_at))
         return nmlp_fail(err, NMLP_E_NOMEM, "a weight [%lld,%lld] does not fit in memory", (long long)matrix->n,
                          (long long)matrix->k);
     matrix->strips = nmlp_pages_new(matrix->bytes, err);
     if (!matrix->strips) return NMLP_E_NOMEM;
-    if (matrix->dtype == NMLP_DTYPE_Q8) {
+    if (nmlp_quant_scales_rows(weight->dtype)) {
         memcpy(matrix->strips + scales_at, weight->scales, (size_t)matrix->n * sizeof(float));
         matrix->scales = (const float *)(const void *)(matrix->strips + scales_at);
     }

@@ -9,12 +9,14 @@ typedef struct nmlp_gemm_weight {
     int64_t k; /* inputs */
     int64_t n_padded;
     int64_t k_padded;
-    nmlp_dtype dtype; /* of the packed elements: the source's, or bf16 for plain types in sets with bf16 activations */
-    char *strips;     /* [n_padded/16][k_padded*16] */
+    /* Of the packed elements: the source's, or bf16 for plain types in sets with bf16 activations and for the codes of
+     * FP8, which it holds exactly. */
+    nmlp_dtype dtype;
+    char *strips;       /* [n_padded/16][k_padded*16] */
     size_t strip_bytes; /* from strip to strip */
     size_t bytes;
     bool finite;          /* no NaN or Inf in the source */
-    const float *scales;  /* Q8: [n_padded] */
+    const float *scales;  /* [n_padded] of rows of Q8 and FP8; else NULL */
     int group;            /* Q4 */
     size_t scales_offset; /* Q4: bytes from a strip to its scales */
     size_t zeros_offset;  /* Q4: to its zero points; 0: it has none */
@@ -50,7 +52,7 @@ nmlp_pool_ahead nmlp_gemm_weights_ahead(const nmlp_gemm_weight *const weights[],
 
 /* Scales of the strip from input k (of Q4 a multiple of the group) on; NULL for plain types. */
 static inline const char *nmlp_gemm_weight_scales(const nmlp_gemm_weight *m, int64_t strip, int64_t k) {
-    if (m->dtype == NMLP_DTYPE_Q8) return (const char *)(m->scales + strip * NMLP_STRIP);
+    if (m->scales) return (const char *)(m->scales + strip * NMLP_STRIP);
     if (m->dtype != NMLP_DTYPE_Q4) return NULL;
     return m->strips + m->strip_bytes * (size_t)strip + m->scales_offset +
            (size_t)(k / m->group * NMLP_STRIP) * sizeof(uint16_t);

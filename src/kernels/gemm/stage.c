@@ -208,7 +208,7 @@ static void multiply_part(const struct task *task, int64_t k) {
     }
 }
 
-/* Complete sums of Q8 codes, times the scales of their columns. */
+/* Complete sums of codes of Q8 or FP8, times the scales of their columns. */
 static void scale_columns(const nmlp_gemm_columns *columns, int product, const float *scales, int64_t n) {
     for (int64_t row = 0; row < columns->n_rows; row++) {
         float *c = columns->c[product] + row * columns->stride;
@@ -226,7 +226,7 @@ static void run_epilogue(const struct task *task) {
     for (int i = 0; i < s->n_products; i++) {
         const nmlp_gemm_weight *w = s->product[i].w;
         columns.c[i] = sums_of(task, i) + row * width;
-        if (w->dtype == NMLP_DTYPE_Q8) scale_columns(&columns, i, w->scales, columns.width);
+        if (w->scales) scale_columns(&columns, i, w->scales, columns.width);
     }
     s->epilogue(s->epilogue_ctx, &columns);
 }

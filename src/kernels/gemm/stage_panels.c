@@ -102,9 +102,8 @@ static void multiply_product(struct panel_pass *pass, int product) {
         panel.b_step = nmlp_gemm_stage_unpack(s->gemm, p, strip, s->gemm->strips, 0, p->k, pass->scratch->b);
         panel.b = (const char *)pass->scratch->b;
         panel.stream = false;
-        if (p->w->dtype == NMLP_DTYPE_Q8 && s->epilogue)
-            panel.scales = (const float *)(const void *)nmlp_gemm_weight_scales(p->w, strip, 0);
     }
+    if (!int8 && p->w->scales && s->epilogue) panel.scales = p->w->scales + strip * NMLP_STRIP;
     bool finishes = s->epilogue && product + 1 == s->n_products;
     place_sums(pass, &panel, product);
     if (finishes) place_results(pass, &panel);

@@ -227,6 +227,92 @@ static void zero_points_are_written_as_they_are_read(void **state) {
     nmlp_checkpoint_close(&c);
 }
 
+static const char float_quantized[] =
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":{\"group_0\":{"
+    "\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":8,\"type\":\"float\",\"symmetric\":true,\"strategy\":"
+    "\"channel\",\"dynamic\":false},\"input_activations\":{\"num_bits\":8,\"type\":\"float\",\"dynamic\":true}}}}";
+
+/* Codes of one row each: 1, -0.5, 448, the least subnormal; bf16 scales are what other writers use. */
+static void floats_of_eight_bits_mean_what_the_format_says(void **state) {
+    struct fixture *f = *state;
+    nmlp_checkpoint c;
+    nmlp_err err;
+    static const uint8_t codes[8] = {0x38, 0xb0, 0x7e, 0x01, 0x00, 0x77, 0xf7, 0x40};
+    static const float want[8] = {1.0f, -0.5f, 448.0f, 0x1p-9f, 0.0f, 240.0f, -240.0f, 2.0f};
+    uint16_t scales[2] = {nmlp_f32_to_bf16(0.5f), nmlp_f32_to_bf16(-3.0f)};
+    float row[4];
+    f->quantisation = float_quantized;
+    add(f, "a.weight", "F8_E4M3", "[2,4]", codes, sizeof codes);
+    add(f, "a.weight_scale", "BF16", "[2,1]", scales, sizeof scales);
+    save(f);
+    nmlp_assert_ok(nmlp_checkpoint_open(&c, f->dir, &err), &err);
+    assert_int_equal(c.n_tensors, 1);
+    const nmlp_view *view = &nmlp_checkpoint_find(&c, "a.weight")->view;
+    assert_int_equal(view->dtype, NMLP_DTYPE_FP8);
+    for (int r = 0; r < 2; r++) {
+        nmlp_view one = nmlp_view_rows(view, r, 1);
+        nmlp_quant_row_to_f32(row, &one, 0);
+        for (int k = 0; k < 4; k++) assert_true(row[k] == want[4 * r + k] * (r ? -3.0f : 0.5f));
+    }
+    nmlp_checkpoint_close(&c);
+}
+
+static void broken_floats_of_eight_bits_are_named(void **state) {
+    struct fixture *f = *state;
+    f->quantisation = float_quantized;
+    add(f, "a.weight", "F8_E4M3", "[2,4]", NULL, 8);
+    refuse(f, NMLP_E_MISSING, "a.weight_scale", "missing");
+    add(f, "a.weight", "F8_E4M3", "[2,4]", NULL, 8);
+    add(f, "a.weight_scale", "F32", "[1]", NULL, 4);
+    refuse(f, NMLP_E_SHAPE, "a.weight_scale", "one scale per row");
+    add(f, "a.weight", "F8_E4M3", "[2,4]", NULL, 8);
+    add(f, "a.weight_scale", "F8_E4M3", "[2,1]", NULL, 2);
+    refuse(f, NMLP_E_UNSUPPORTED, "a.weight_scale", "F32, F16 or BF16");
+    add(f, "a.weight", "F8_E4M3", "[8]", NULL, 8);
+    add(f, "a.weight_scale", "F32", "[8]", NULL, 32);
+    refuse(f, NMLP_E_SHAPE, "a.weight", "two dimensions");
+    add(f, "a.weight", "F8_E5M2", "[2,4]", NULL, 8);
+    refuse(f, NMLP_E_UNSUPPORTED, "a.weight", "F8_E5M2");
+}
+
+/* The names and types in the file, and the same matrix back. */
+static void floats_of_eight_bits_are_written_as_they_are_read(void **state) {
+    enum { R = 3, K = 8 };
+    struct fixture *f = *state;
+    nmlp_checkpoint c;
+    nmlp_err err;
+    nmlp_str text;
+    uint8_t codes[R * K];
+    float scales[R] = {0.1f, 2.0f, 3e-5f};
+    for (int i = 0; i < R * K; i++) codes[i] = (uint8_t)(i * 5);
+    nmlp_view view = nmlp_quant_view_fp8(codes, scales, R, K);
+    nmlp_tensor_spec spec = nmlp_tensor_spec_of("a.weight", &view);
+    nmlp_tensor_part parts[NMLP_TENSOR_PARTS_MAX];
+    assert_int_equal(nmlp_tensor_spec_parts(&spec, parts), 2);
+    assert_string_equal(parts[0].dtype, "F8_E4M3");
+    assert_string_equal(parts[1].name, "a.weight_scale");
+    assert_int_equal(nmlp_tensor_spec_bytes(&spec), sizeof codes + sizeof scales);
+    nmlp_str_init(&text);
+    nmlp_tensor_specs_quant_config(&spec, 1, &text);
+    assert_non_null(strstr(nmlp_str_text(&text), "\"format\":\"float-quantized\""));
+    assert_non_null(strstr(nmlp_str_text(&text), "\"type\":\"float\""));
+    f->quantisation = nmlp_str_text(&text);
+    add(f, "b", "F32", "[1]", NULL, 4);
+    save(f); /* for its config.json */
+    char path[512];
+    snprintf(path, sizeof path, "%s/model.safetensors", f->dir);
+    assert_int_equal(remove(path), 0);
+    nmlp_checkpoint_source source = {.specs = &spec, .n_specs = 1, .put = put_view, .ctx = &view};
+    nmlp_assert_ok(nmlp_checkpoint_write(f->dir, &source, &err), &err);
+    nmlp_assert_ok(nmlp_checkpoint_open(&c, f->dir, &err), &err);
+    nmlp_view back = nmlp_checkpoint_find(&c, "a.weight")->view;
+    assert_int_equal(back.dtype, NMLP_DTYPE_FP8);
+    assert_memory_equal(back.data, codes, sizeof codes);
+    assert_memory_equal(back.scales, scales, sizeof scales);
+    nmlp_checkpoint_close(&c);
+    nmlp_str_fini(&text);
+}
+
 static void broken_parts_are_named(void **state) {
     struct fixture *f = *state;
     int64_t shape[2] = {2, 32}, longer[2] = {2, 40}, wide[2] = {1, 48};
@@ -281,8 +367,8 @@ static void other_schemes_are_refused(void **state) {
         const char *text, *part;
     } cases[] = {
         {"{\"quant_method\":\"gptq\"}", "gptq"},
-        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":{}}",
-         "float-quantized"},
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"nvfp4-pack-quantized\",\"config_groups\":{}}",
+         "nvfp4-pack-quantized"},
         {"{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\"}", "config_groups"},
         {"{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\",\"config_groups\":{},"
          "\"kv_cache_scheme\":{\"num_bits\":8}}",
@@ -294,8 +380,8 @@ static void other_schemes_are_refused(void **state) {
          "{\"num_bits\":3}}}}",
          "3 bits"},
         {"{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\",\"config_groups\":{\"g\":{\"weights\":{"
-         "\"num_bits\":8,\"type\":\"float\"}}}}",
-         "float"},
+         "\"num_bits\":4,\"type\":\"float\"}}}}",
+         "floats of 4 bits"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         nmlp_checkpoint c;
@@ -325,6 +411,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(wide_groups_and_bf16_scales_are_read, setup, teardown),
         cmocka_unit_test_setup_teardown(zero_points_mean_what_the_format_says, setup, teardown),
         cmocka_unit_test_setup_teardown(zero_points_are_written_as_they_are_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(floats_of_eight_bits_mean_what_the_format_says, setup, teardown),
+        cmocka_unit_test_setup_teardown(broken_floats_of_eight_bits_are_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(floats_of_eight_bits_are_written_as_they_are_read, setup, teardown),
         cmocka_unit_test_setup_teardown(broken_parts_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(other_schemes_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(a_matrix_that_does_not_fit_is_not_written, setup, teardown),

@@ -17,6 +17,7 @@ struct problem {
     float w[ROWS * COLS];
     double moments[COLS * COLS];
     int8_t q8[ROWS * COLS];
+    uint8_t fp8[ROWS * COLS];
     uint8_t q4[ROWS * COLS / 2];
     float scales8[ROWS];
     uint16_t scales4[ROWS * (COLS / GROUP)];
@@ -42,6 +43,7 @@ static struct problem *new_problem(uint64_t seed) {
 }
 
 static nmlp_view view_of(struct problem *p, nmlp_dtype dtype) {
+    if (dtype == NMLP_DTYPE_FP8) return nmlp_quant_view_fp8(p->fp8, p->scales8, ROWS, COLS);
     if (dtype == NMLP_DTYPE_Q8) return nmlp_quant_view_q8(p->q8, p->scales8, ROWS, COLS);
     return nmlp_quant_view_q4(p->q4, p->scales4, GROUP, ROWS, COLS);
 }
@@ -149,9 +151,9 @@ static void q8_codes_are_those_of_the_paper(void **state) {
 }
 
 static void it_loses_less_than_nearest_rounding(void **state) {
-    const nmlp_dtype types[] = {NMLP_DTYPE_Q4, NMLP_DTYPE_Q8};
+    const nmlp_dtype types[] = {NMLP_DTYPE_Q4, NMLP_DTYPE_Q8, NMLP_DTYPE_FP8};
     (void)state;
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < 3; t++) {
         struct problem *p = new_problem(11);
         nmlp_view out = view_of(p, types[t]);
         nmlp_gptq g;
@@ -170,6 +172,8 @@ static void it_loses_less_than_nearest_rounding(void **state) {
         nmlp_assert_ok(nmlp_gptq_round(&g, p->w, &out, &swept, &err), &err);
         assert_true(fabs(swept - loss_of(p->moments, p->w, &out)) < 1e-3 * swept);
         assert_true(plain < 0.6 * nearest && swept < plain);
+        for (int i = 0; i < ROWS * COLS && types[t] == NMLP_DTYPE_FP8; i++) /* what both kinds of e4m3 have */
+            assert_true((p->fp8[i] & 0x7f) <= 0x77);
         nmlp_gptq_fini(&g);
         free(p);
     }

@@ -15,9 +15,10 @@
 
 static const int groups[] = {0, 32, 64, 32, 64}; /* 0: Q8 */
 static const bool has_zeros[] = {false, false, false, true, true};
-enum { N_GROUPS = 5 };
+enum { N_GROUPS = 5, FP8 = N_GROUPS, N_KINDS };
 
 static nmlp_view weight_of(int kind, int64_t n, int64_t k, uint64_t seed) {
+    if (kind == FP8) return nmlp_test_weight(n, k, NMLP_DTYPE_FP8, seed);
     return has_zeros[kind] ? nmlp_test_with_zeros(n, k, groups[kind], seed)
                            : nmlp_test_quantised(n, k, groups[kind], seed);
 }
@@ -108,7 +109,7 @@ static void linear_matches_float64(void **state) {
     nmlp_pool *pool = nmlp_test_pool(2);
     (void)state;
     for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++)
-        for (int g = 0; g < N_GROUPS; g++) {
+        for (int g = 0; g < N_KINDS; g++) {
             int64_t s = shapes[j].s, n = shapes[j].n, k = shapes[j].k;
             nmlp_view w = weight_of(g, n, k, 1);
             float *x = nmlp_test_floats(s * k, 2);
@@ -121,7 +122,7 @@ static void linear_matches_float64(void **state) {
                 if (!set) continue;
                 nmlp_linear *linear = create(set, &w);
                 float *y = nmlp_guard_end(&guarded, (size_t)(s * n) * sizeof *y);
-                nmlp_truth truth = rounds_to_int8(set, s, k, groups[g])
+                nmlp_truth truth = g != FP8 && rounds_to_int8(set, s, k, groups[g])
                                        ? nmlp_truth_matmul(&rounded, &w, NULL, false)
                                        : nmlp_truth_matmul(&exact, &w, NULL, nmlp_kernels_rounds_to_bf16(set));
                 run(linear, y, x, s, pool);
@@ -153,7 +154,7 @@ static void bits_depend_neither_on_rows_nor_on_threads(void **state) {
     for (int i = 0; i < NMLP_TEST_SETS; i++) {
         const nmlp_kernels *set = nmlp_test_set(i);
         if (!set || nmlp_kernels_rounds_to_bf16(set)) continue;
-        for (int g = 0; g < N_GROUPS; g++) {
+        for (int g = 0; g < N_KINDS; g++) {
             nmlp_view w = weight_of(g, N, K, 4);
             nmlp_linear *linear = create(set, &w);
             run(linear, all, x, S, NULL);

@@ -72,6 +72,53 @@ static void rounding_is_to_nearest_even(void **state) {
     assert_int_equal(half, 0x7c00);
 }
 
+/* The value that the format's description gives a code: NaN for all ones. */
+static double fp8_value(int code) {
+    int exponent = code >> 3 & 15, mantissa = code & 7;
+    double size = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    return (code & 127) == 127 ? (double)NAN : code & 128 ? -size : size;
+}
+
+static void fp8_codes_mean_what_the_format_says(void **state) {
+    (void)state;
+    assert_true(fp8_value(0x7e) == 448 && fp8_value(0x77) == 240 && fp8_value(1) == ldexp(1, -9));
+    for (int code = 0; code < 256; code++) {
+        float value = nmlp_fp8_to_f32((uint8_t)code);
+        if ((code & 127) == 127) {
+            assert_true(isnan(value) && nmlp_fp8_is_nan((uint8_t)code));
+            continue;
+        }
+        assert_true((double)value == fp8_value(code) && !nmlp_fp8_is_nan((uint8_t)code));
+        assert_true(nmlp_bf16_to_f32(nmlp_f32_to_bf16(value)) == value);
+        if ((code & 127) > 0x77) continue; /* above 240: read, never made */
+        assert_true(nmlp_fp8_round(value) == value);
+        assert_int_equal(nmlp_fp8_from_rounded(value), code);
+    }
+}
+
+/* Against a search through all codes; half-way cases go to the even one, and beyond 240 lies 240. */
+static void fp8_rounding_is_to_the_nearest_even(void **state) {
+    uint64_t seed = 1;
+    (void)state;
+    for (int trial = 0; trial < 20000; trial++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        float value = ldexpf((float)(int)(seed >> 40) - 8388608.0f, (int)(seed >> 20 & 31) - 36);
+        if (trial < 2 * 0x77) /* half way between neighbours */
+            value = (float)((fp8_value(trial / 2) + fp8_value(trial / 2 + 1)) / (trial & 1 ? 2 : -2));
+        int best = 0;
+        for (int code = 1; code <= 0x77; code++) {
+            double off = fabs(fabs((double)value) - fp8_value(code)),
+                   least = fabs(fabs((double)value) - fp8_value(best));
+            if (off < least || (off == least && (code & 1) == 0)) best = code;
+        }
+        uint8_t got = nmlp_fp8_from_rounded(nmlp_fp8_round(value));
+        assert_int_equal(got & 127, best);
+        if (best) assert_int_equal(got >> 7, value < 0);
+    }
+    assert_true(nmlp_fp8_round(1e30f) == 240.0f && nmlp_fp8_round(-1e30f) == -240.0f && nmlp_fp8_round(0.0f) == 0.0f);
+    assert_true(isnan(nmlp_fp8_round(NAN)));
+}
+
 static void first_nonfinite_is_found(void **state) {
     static const nmlp_dtype dtypes[] = {NMLP_DTYPE_F32, NMLP_DTYPE_BF16, NMLP_DTYPE_F16};
     (void)state;
@@ -122,6 +169,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_bit_pattern_converts_both_ways),
         cmocka_unit_test(rounding_is_to_nearest_even),
+        cmocka_unit_test(fp8_codes_mean_what_the_format_says),
+        cmocka_unit_test(fp8_rounding_is_to_the_nearest_even),
         cmocka_unit_test(first_nonfinite_is_found),
         cmocka_unit_test(nonfinite_is_found_anywhere),
         cmocka_unit_test(difference_report_finds_the_worst),
