@@ -24,6 +24,7 @@ static nmlp_view view_of(const nmlp_tensor_spec *spec) {
 size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec) {
     nmlp_view view = view_of(spec);
     size_t zeros = 0;
+    if (spec->bare) return nmlp_view_bytes(&view);
     if (spec->dtype == NMLP_DTYPE_Q4 && spec->zeros)
         zeros = nmlp_quant_zero_words(spec->shape[0], nmlp_quant_groups(&view)) * sizeof(uint32_t);
     return nmlp_view_bytes(&view) + nmlp_quant_scale_bytes(&view) + zeros;
@@ -31,7 +32,7 @@ size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec) {
 
 bool nmlp_tensor_spec_fits(const nmlp_tensor_spec *spec) {
     int64_t rows = spec->shape[0], cols = spec->shape[1];
-    if (!nmlp_dtype_is_quantised(spec->dtype)) return true;
+    if (!nmlp_dtype_is_quantised(spec->dtype) || spec->bare) return true;
     if (spec->n_dims != 2 || rows < 1 || cols < 1) return false;
     if (nmlp_quant_scales_rows(spec->dtype)) return rows * cols % F32_BYTES == 0;
     return (spec->group == 32 || spec->group == 64) && cols % spec->group == 0 && rows * (cols / spec->group) % 2 == 0;
@@ -59,6 +60,7 @@ int nmlp_tensor_spec_parts(const nmlp_tensor_spec *spec, nmlp_tensor_part parts[
     int64_t rows = spec->shape[0], cols = spec->shape[1];
     if (nmlp_quant_scales_rows(spec->dtype)) {
         add_part(&parts[0], spec, "", spec->dtype == NMLP_DTYPE_Q8 ? "I8" : "F8_E4M3", rows, cols, 1);
+        if (spec->bare) return 1;
         add_part(&parts[1], spec, "_scale", "F32", rows, 1, F32_BYTES);
         return 2;
     }

@@ -25,6 +25,7 @@ typedef struct nmlp_tensor_spec {
     nmlp_dtype dtype;
     int group;  /* Q4 */
     bool zeros; /* Q4: with zero points */
+    bool bare;  /* FP8: codes alone, whose scales are the caller's */
     int n_dims;
     int64_t shape[NMLP_DIMS_MAX];
 } nmlp_tensor_spec;

@@ -95,9 +95,10 @@ static int deliver(const emission *e, nmlp_err *err) {
 static int run_package(const nmlp_cli *cli, const emit_args *a) {
     const nmlp_kernel_args *k = &a->kernel;
     if (!k->target || !a->output) return nmlp_cli_usage(cli, "--model needs --target and -o");
-    if (k->kernel || k->shape || k->ranks || k->shared || k->norm > 0 || k->residual || k->tiling[0] || a->module)
+    if (k->kernel || k->shape || k->ranks || k->shared || k->norm > 0 || k->residual || k->fp8 || k->tiling[0] ||
+        a->module)
         return nmlp_cli_usage(cli, "--model chooses kernels and tilings itself; --kernel, --shape, --ranks, --shared, "
-                                   "--norm, --residual, --tiling and --module do not go with it");
+                                   "--norm, --residual, --fp8, --tiling and --module do not go with it");
     nmlp_emit_package_args package = {a->model, a->sdk,    k->target, k->dtype, a->dialect, a->buckets,
                                       a->cache, a->output, a->fuse,   a->tp,    a->lnc};
     return nmlp_cli_emit_package(cli, &package);
@@ -118,6 +119,7 @@ static int run(int argc, char **argv) {
         {"norm", 0, NMLP_OPT_NUMBER, &k->norm, "EPS",
          "mlp: RMSNorm of x in the kernel, with this epsilon (default none)"},
         {"residual", 0, NMLP_OPT_FLAG, &k->residual, NULL, "mlp: add x to the result in the kernel"},
+        {"fp8", 0, NMLP_OPT_FLAG, &k->fp8, NULL, "mlp: weights in fp8 (e4m3) with a scale for each output"},
         {"tiling", 0, NMLP_OPT_STRING, &k->tiling, "k=v,...", "numbers of the tiling instead of the kernel's own"},
         {"dtype", 0, NMLP_OPT_STRING, &k->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"dialect", 0, NMLP_OPT_STRING, &e.args.dialect, "nki|nki-legacy", "default by target: legacy for trn1"},

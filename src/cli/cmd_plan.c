@@ -127,6 +127,7 @@ static int run(int argc, char **argv) {
         {"norm", 0, NMLP_OPT_NUMBER, &a->norm, "EPS",
          "mlp: RMSNorm of x in the kernel, with this epsilon (default none)"},
         {"residual", 0, NMLP_OPT_FLAG, &a->residual, NULL, "mlp: add x to the result in the kernel"},
+        {"fp8", 0, NMLP_OPT_FLAG, &a->fp8, NULL, "mlp: weights in fp8 (e4m3) with a scale for each output"},
         {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...", "fix parts of the tiling; x=1: x is given transposed"},
         {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"cache", 0, NMLP_OPT_STRING, &pl.cache, "FILE", "remember choices in FILE"},

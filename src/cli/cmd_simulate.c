@@ -185,6 +185,7 @@ static int run(int argc, char **argv) {
         {"norm", 0, NMLP_OPT_NUMBER, &k->norm, "EPS",
          "mlp: RMSNorm of x in the kernel, with this epsilon (default none)"},
         {"residual", 0, NMLP_OPT_FLAG, &k->residual, NULL, "mlp: add x to the result in the kernel"},
+        {"fp8", 0, NMLP_OPT_FLAG, &k->fp8, NULL, "mlp: weights in fp8 (e4m3) with a scale for each output"},
         {"tiling", 0, NMLP_OPT_STRING, &k->tiling, "K=V,...", "tiles per block; keys depend on the kernel"},
         {"dtype", 0, NMLP_OPT_STRING, &k->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"check", 0, NMLP_OPT_FLAG, &a->check, NULL, "also compute values and compare them with float64"},

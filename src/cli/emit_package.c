@@ -111,6 +111,7 @@ static int print_json(const packaging *p, const nmlp_cli *cli) {
     nmlp_json_put_int(w, "tp", p->options.tp);
     nmlp_json_put_int(w, "lnc", p->options.lnc);
     nmlp_json_put_string(w, "fused", nmlp_package_fuse_name(r->fused));
+    nmlp_json_put_string(w, "weights", r->fp8 ? "fp8" : nmlp_nc_dtype_name(p->options.dtype));
     nmlp_json_put_int(w, "layers", r->n_layers);
     nmlp_json_put_int(w, "forms", r->n_forms);
     nmlp_json_put_int(w, "kernels", r->n_kernels);

@@ -61,6 +61,7 @@ nmlp_status nmlp_cli_kernel_problem(nmlp_kernel_problem *problem, const nmlp_ker
     if (a->norm < 0 || a->norm > 0.01)
         return nmlp_fail(err, NMLP_E_ARG, "--norm is %g; the epsilon of a norm is above 0 and at most 0.01", a->norm);
     problem->fuse = (nmlp_mlp_fusion){.norm_e12 = llround(a->norm * 1e12), .residual = a->residual};
+    problem->fp8 = a->fp8;
     if (!a->ranks && !a->shared) return NMLP_OK;
     int64_t r = problem->shape.r;
     nmlp_mlp_ranks ranks = {r, r, r, a->shared};
@@ -78,6 +79,7 @@ void nmlp_cli_put_kernel_args(nmlp_str *out, const nmlp_kernel_args *a) {
     if (a->shared) nmlp_str_puts(out, " --shared");
     if (a->norm > 0) nmlp_str_printf(out, " --norm %g", a->norm);
     if (a->residual) nmlp_str_puts(out, " --residual");
+    if (a->fp8) nmlp_str_puts(out, " --fp8");
     if (a->tiling && a->tiling[0]) nmlp_str_printf(out, " --tiling %s", a->tiling);
     if (a->dtype && strcmp(a->dtype, "bf16") != 0) nmlp_str_printf(out, " --dtype %s", a->dtype);
 }

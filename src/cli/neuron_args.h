@@ -4,10 +4,11 @@
 
 #include "service/kernel.h"
 
-/* The words after --target, --kernel (or --op), --shape, --ranks, --shared, --norm, --residual, --tiling, --dtype. */
+/* The words after --target, --kernel (or --op), --shape, --ranks, --shared, --norm, --residual, --fp8, --tiling,
+ * --dtype. */
 typedef struct nmlp_kernel_args {
     const char *target, *kernel, *shape, *ranks, *tiling, *dtype;
-    bool shared, residual;
+    bool shared, residual, fp8;
     double norm; /* epsilon; 0: none */
 } nmlp_kernel_args;
 

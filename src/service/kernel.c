@@ -23,7 +23,7 @@ nmlp_planner nmlp_kernel_planner(const nmlp_machine *machine, const char *cache_
 /* Everything that is given, checked and resolved. */
 static nmlp_status resolve(nmlp_built_kernel *k, const nmlp_kernel_problem *p, nmlp_err *err) {
     const char *dtype = p->dtype ? p->dtype : "bf16";
-    *k = (nmlp_built_kernel){.shape = p->shape, .ranks = p->ranks, .fuse = p->fuse};
+    *k = (nmlp_built_kernel){.shape = p->shape, .ranks = p->ranks, .fuse = p->fuse, .fp8 = p->fp8};
     if (p->machine)
         k->machine = *p->machine;
     else
@@ -40,6 +40,7 @@ static nmlp_kernel_request request_of(const nmlp_built_kernel *k) {
     return (nmlp_kernel_request){.shape = k->shape,
                                  .ranks = k->ranks,
                                  .fuse = k->fuse,
+                                 .fp8 = k->fp8,
                                  .dtype = k->dtype,
                                  .tiling = &k->given,
                                  .machine = &k->machine};

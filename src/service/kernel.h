@@ -12,6 +12,7 @@ typedef struct nmlp_kernel_problem {
     nmlp_kernel_shape shape;
     nmlp_mlp_ranks ranks;   /* of an MLP whose projections differ; then shape.r is 0 */
     nmlp_mlp_fusion fuse;   /* of an MLP: norm before, residual after */
+    bool fp8;               /* of an MLP: weights in fp8 with scales */
     const char *tiling;     /* "key=value,…"; NULL: none */
     const char *dtype;      /* bf16, fp16 or fp32; NULL: bf16 */
     const char *plan_cache; /* file that remembers plans; NULL: none */
@@ -25,6 +26,7 @@ typedef struct nmlp_built_kernel {
     nmlp_kernel_shape shape;
     nmlp_mlp_ranks ranks;
     nmlp_mlp_fusion fuse;
+    bool fp8;
     bool planned; /* one of ours, and the tiling did not fix the rows of a strip */
     nmlp_kernel_plan plan;
     nmlp_program *program;

@@ -26,14 +26,15 @@ typedef enum column {
     COLUMN_LAUNCH,
     COLUMN_NORM,
     COLUMN_RESIDUAL,
+    COLUMN_FP8,
     N_COLUMNS
 } column;
 
 enum { N_NEEDED = COLUMN_US + 1 };
 
-static const char *const column_names[N_COLUMNS] = {"kernel", "s",      "h",      "o",    "us",
-                                                    "r",      "gate",   "up",     "down", "shared",
-                                                    "dtype",  "tiling", "launch", "norm", "residual"};
+static const char *const column_names[N_COLUMNS] = {"kernel", "s",    "h",        "o",      "us",    "r",
+                                                    "gate",   "up",   "down",     "shared", "dtype", "tiling",
+                                                    "launch", "norm", "residual", "fp8"};
 
 typedef struct table_reader {
     const char *path;
@@ -84,7 +85,7 @@ static nmlp_status read_number(const table_reader *t, column c, double low, doub
 
 static nmlp_status read_row(const table_reader *t, nmlp_built_kernel *kernel, nmlp_fit_measurement *m, nmlp_err *err) {
     char tiling[LINE_MAX_BYTES];
-    double s, h, o, r, gate, up, down, shared, norm, residual, launch, us;
+    double s, h, o, r, gate, up, down, shared, norm, residual, fp8, launch, us;
     NMLP_RETURN_IF_FAILED(read_number(t, COLUMN_S, 1, EXTENT_MAX, &s, err));
     NMLP_RETURN_IF_FAILED(read_number(t, COLUMN_H, 1, EXTENT_MAX, &h, err));
     NMLP_RETURN_IF_FAILED(read_number(t, COLUMN_O, 1, EXTENT_MAX, &o, err));
@@ -96,6 +97,7 @@ static nmlp_status read_row(const table_reader *t, nmlp_built_kernel *kernel, nm
     NMLP_RETURN_IF_FAILED(read_number(t, COLUMN_SHARED, 0, 1, &shared, err));
     NMLP_RETURN_IF_FAILED(read_number(t, COLUMN_NORM, 0, 0.01, &norm, err));
     NMLP_RETURN_IF_FAILED(read_number(t, COLUMN_RESIDUAL, 0, 1, &residual, err));
+    NMLP_RETURN_IF_FAILED(read_number(t, COLUMN_FP8, 0, 1, &fp8, err));
     NMLP_RETURN_IF_FAILED(read_number(t, COLUMN_LAUNCH, 0, 1, &launch, err));
     snprintf(tiling, sizeof tiling, "%s", cell(t, COLUMN_TILING));
     for (char *c = tiling; *c; c++)
@@ -106,6 +108,7 @@ static nmlp_status read_row(const table_reader *t, nmlp_built_kernel *kernel, nm
         .shape = {(int64_t)s, (int64_t)h, (int64_t)r, (int64_t)o},
         .ranks = {.gate = (int64_t)gate, .up = (int64_t)up, .down = (int64_t)down, .shared = shared > 0},
         .fuse = {.norm_e12 = llround(norm * 1e12), .residual = residual > 0},
+        .fp8 = fp8 > 0,
         .tiling = tiling,
         .dtype = *cell(t, COLUMN_DTYPE) ? cell(t, COLUMN_DTYPE) : NULL};
     nmlp_err inner = {0};

@@ -1,8 +1,9 @@
 /* Measured times of kernels from a table, ready to be simulated again.
  *
  * The table is a CSV file with a header line, as bench_device.py of a package writes it: kernel, s, h, o, us are
- * needed; r, gate, up, down, shared, norm (epsilon), residual, dtype, tiling ("key=value key=value"), launch (1: the
- * time includes the start of the kernel) are optional. Lines that begin with # are skipped. */
+ * needed; r, gate, up, down, shared, norm (epsilon), residual, fp8 (1: weights are), dtype, tiling ("key=value
+ * key=value"), launch (1: the time includes the start of the kernel) are optional. Lines that begin with # are skipped.
+ */
 #ifndef NMLP_SERVICE_MEASURED_H
 #define NMLP_SERVICE_MEASURED_H
 

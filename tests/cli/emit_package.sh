@@ -31,6 +31,13 @@ done
 "$nmlp" compress "$root/models/tiny" -o "$dir/s" --ratio 0.3 --shards 2 --tile 8 --calib-tokens 512 --heldout 128 --ctx 64 --rounds 0 >/dev/null 2>&1
 "$nmlp" emit --target trn1 --model "$dir/s" --buckets 1,40 --fuse none --tp 2 -o "$dir/slices-tp2" >/dev/null
 "$nmlp" emit --target trn2 --model "$dir/s" --buckets 1,40 --fuse norm --lnc 2 -o "$dir/slices-lnc2" >/dev/null
+# weights in fp8 stay fp8, on ranks and on joined cores
+"$nmlp" quantize "$dir/t" -o "$dir/q" --format fp8 --head bf16 --calib-tokens 512 --heldout 0 --ctx 64 >/dev/null 2>&1
+"$nmlp" emit --target trn1 --model "$dir/q" --buckets 1,40 -o "$dir/fp8-trn1" --json | grep -q '"weights":"fp8"' || fail "fp8 weights were widened"
+"$nmlp" emit --target trn3 --model "$dir/q" --buckets 1,40 --tp 2 --lnc 2 -o "$dir/fp8-trn3" >/dev/null
+refuses 2 "cannot be folded" emit --target trn2 --model "$dir/q" --fuse norm -o "$dir/new"
+refuses 2 "does not mix" plan --target trn2 --op mlp --shape 1,256,0,512 --fp8 --dtype fp32
+refuses 2 "kernel mlp only" simulate --target trn2 --kernel xuv --shape 1,256,128,512 --fp8
 refuses 2 "2 slices" emit --target trn2 --model "$dir/s" --tp 4 -o "$dir/new"
 "$nmlp" predict "$dir/s" --target trn2 --tp 2 --prompt 64 --generate 4 --json | grep -q '"split":"slices"' || fail "predict does not know slices"
 refuses 2 "must divide" predict "$dir/s" --target trn2 --tp 4 --prompt 64 --generate 4
@@ -79,6 +86,9 @@ if [ -z "$python" ]; then
 fi
 for target in trn1 trn2 trn3 trn2-tp4 trn3-lnc2; do
     PYTHONDONTWRITEBYTECODE=1 "$python" "$root/tests/emit/package_check.py" "$dir/$target" "$dir/t"
+done
+for target in fp8-trn1 fp8-trn3; do
+    PYTHONDONTWRITEBYTECODE=1 "$python" "$root/tests/emit/package_check.py" "$dir/$target" "$dir/q" "$nmlp"
 done
 for target in slices-tp2 slices-lnc2; do
     PYTHONDONTWRITEBYTECODE=1 "$python" "$root/tests/emit/package_check.py" "$dir/$target" "$dir/s"

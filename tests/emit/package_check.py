@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 
 def read_safetensors(path):
-    """Raw arrays by name; bf16 as uint16."""
+    """Raw arrays by name; bf16 as uint16, e4m3 as uint8."""
     with open(path, "rb") as file:
         data = file.read()
     size = int.from_bytes(data[:8], "little")
@@ -32,20 +32,33 @@ def read_safetensors(path):
         if name == "__metadata__":
             continue
         begin, end = entry["data_offsets"]
-        kind = {"BF16": np.uint16, "F32": np.float32, "F16": np.float16}[entry["dtype"]]
+        kind = {"BF16": np.uint16, "F32": np.float32, "F16": np.float16, "F8_E4M3": np.uint8}[entry["dtype"]]
         tensors[name] = np.frombuffer(data[8 + size + begin:8 + size + end], dtype=kind).reshape(entry["shape"])
     return tensors
 
 
 def widen(array):
+    if array.dtype == np.uint8:  # e4m3
+        exponent, mantissa = (array >> 3 & 15).astype(np.int32), (array & 7).astype(np.float32)
+        size = np.where(exponent > 0, np.ldexp(8 + mantissa, exponent - 10), np.ldexp(mantissa, -9))
+        return np.where(array & 128, -size, size).astype(np.float32)
     return (array.astype(np.uint32) << 16).view(np.float32) if array.dtype == np.uint16 else array.astype(np.float32)
+
+
+def tensor_name(layer, name):
+    which = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj", "shared": "gate_up_proj"}[name[2:]]
+    part = {"u": "v", "v": "u", "w": "weight"}[name[0]]
+    return f"model.layers.{layer}.mlp.{which}.{part}"
 
 
 def matrix_of(checkpoint, layer, name):
     """The kernel's matrix [inputs, outputs] from the checkpoint's [outputs, inputs]."""
-    which = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj", "shared": "gate_up_proj"}[name[2:]]
-    part = {"u": "v", "v": "u", "w": "weight"}[name[0]]
-    return checkpoint[f"model.layers.{layer}.mlp.{which}.{part}"].T
+    return checkpoint[tensor_name(layer, name)].T
+
+
+def scales_of(checkpoint, layer, name):
+    """Scales [1, outputs] of a matrix in e4m3; 1 for others."""
+    return checkpoint[tensor_name(layer, name) + "_scale"].T if matrix_of(checkpoint, layer, name).dtype == np.uint8 else np.ones((1, 1), np.float32)
 
 
 def folded(checkpoint, layer, name, matrix, fused):
@@ -67,6 +80,13 @@ def rank_part(matrix, name, rank, tp, slices):
     return np.split(matrix, tp, axis=1)[rank] if name[0] != "u" else matrix
 
 
+def output_part(scales, name, rank, tp, slices):
+    """Scales go with the outputs: cut where those are."""
+    cut = name[0] != "w" if slices > 1 else False
+    whole = not cut and (name[2:] == "down" or name[0] == "u")
+    return scales if whole else np.split(scales, slices if cut else tp, axis=1)[rank]
+
+
 def packed(entry, matrices):
     """Element (k, n) of a plane lies in row k mod R; tiles go by chunk, column tile, plane, tile of the chunk."""
     out = np.zeros((entry["shape"][0], entry["shape"][1] // entry["cores"]), dtype=matrices[0].dtype)
@@ -84,6 +104,18 @@ def packed(entry, matrices):
     return out
 
 
+def packed_scales(entry, scales):
+    """Output n of a plane lies in row n mod columns, in the column of its tile and plane; or all in one row."""
+    shape = (entry["shape"][0], entry["shape"][1] // entry["cores"])
+    if shape == scales[0].shape:
+        return scales[0]
+    out = np.zeros(shape, dtype=np.float32)
+    for i, plane in enumerate(scales):
+        for n in range(plane.shape[1]):
+            out[n % entry["columns"], n // entry["columns"] * len(scales) + i] = plane[0, n]
+    return out
+
+
 def reference(checkpoint, layer, form, x, slices, fused):
     given = x
     if fused["norm_eps"] is not None:
@@ -96,13 +128,18 @@ def reference(checkpoint, layer, form, x, slices, fused):
         for matrix in names:
             whole = matrix_of(checkpoint, layer, matrix)
             own = rank_part(whole, matrix, part, slices, slices) if slices > 1 else whole
-            value = value @ widen(np.ascontiguousarray(own)).astype(np.float64)
+            scale = scales_of(checkpoint, layer, matrix)
+            own_scale = rank_part(scale, matrix, part, slices, slices) if slices > 1 and scale.size > 1 else scale
+            value = value @ (widen(np.ascontiguousarray(own)).astype(np.float64) * own_scale)
         return value
     y = 0
     for part in range(slices):
         gate, up = through("gate", form["gate"], x, part), through("up", form["up"], x, part)
         y = y + through("down", form["down"], gate / (1.0 + np.exp(-gate)) * up, part)
     return given + y if fused["residual"] else y
+
+
+KINDS = {np.dtype(np.uint16): "bfloat16", np.dtype(np.uint8): "float8_e4m3", np.dtype(np.float32): "float32"}
 
 
 def load_kernel(path, name):
@@ -124,7 +161,7 @@ def simulate(program, manifest, kernel):
                "--ranks", ",".join(f"{name}={rank}" for name, rank in ranks.items()),
                "--tiling", kernel["tiling"].replace(" ", ","), "--threads", "1"]
     fused = manifest["fused"]
-    command += ["--shared"] * form["shared"] + ["--residual"] * fused["residual"]
+    command += ["--shared"] * form["shared"] + ["--residual"] * fused["residual"] + ["--fp8"] * (manifest["weights_dtype"] == "fp8")
     command += ["--norm", str(fused["norm_eps"])] if fused["norm_eps"] is not None else []
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, f"{kernel['id']}: simulate: {done.stderr}"
@@ -136,7 +173,7 @@ def main():
     package, folder = sys.argv[1], sys.argv[2]
     with open(os.path.join(package, "manifest.json")) as file:
         manifest = json.load(file)
-    assert manifest["format"] == "neuronmlp-trainium-package" and manifest["version"] == 3
+    assert manifest["format"] == "neuronmlp-trainium-package" and manifest["version"] == 4
     checkpoint = read_safetensors(os.path.join(folder, "model.safetensors"))
     weights = [read_safetensors(os.path.join(package, entry["file"])) for entry in manifest["weights"]]
     forms, tp, lnc = manifest["forms"], manifest["tp"], manifest["lnc"]
@@ -155,9 +192,12 @@ def main():
                 first = rank * lnc  # parts are counted over the cores of all ranks
                 parts = [[rank_part(folded(checkpoint, layer, name, matrix_of(checkpoint, layer, name), manifest["fused"]), name,
                                     first + core, tp * lnc, slices) for name in names] for core in range(entry["cores"])]
+                if entry.get("scales"):
+                    cut = lambda matrix, part: output_part(scales_of(checkpoint, layer, matrix), matrix, part, tp * lnc, slices)  # noqa: E731
+                    parts = [[cut(matrix, first + core) for matrix in names] for core in range(entry["cores"])]
                 matrices = [m for part in parts for m in part]
-                want = np.concatenate([packed(entry, part) for part in parts], axis=1)
-                assert np.array_equal(weights[rank][name].view(np.uint16), want.view(np.uint16)), f"{name} is packed otherwise"
+                want = np.concatenate([(packed_scales if entry.get("scales") else packed)(entry, part) for part in parts], axis=1)
+                assert np.array_equal(weights[rank][name].view(np.uint8), np.ascontiguousarray(want).view(np.uint8)), f"{name} is packed otherwise"
                 wanted.add(name)
                 held += want.nbytes
                 stored += sum(m.nbytes for m in matrices)
@@ -165,8 +205,9 @@ def main():
         assert held == manifest["weights"][rank]["bytes"], "the manifest has another size"
         assert held <= 1.01 * stored, f"{held} bytes packed, {stored} in the checkpoint"
     others = read_safetensors(os.path.join(package, "checkpoint", "model.safetensors"))
-    assert set(others) == {name for name in checkpoint if ".mlp." not in name}, "other weights are missing or too many"
-    assert all(np.array_equal(others[name], checkpoint[name]) for name in others)
+    plain = {name for name in checkpoint if ".mlp." not in name and not name.endswith("_scale")}  # quantised ones are widened
+    assert set(others) == plain, "other weights are missing or too many"
+    assert all(np.array_equal(others[name], checkpoint[name]) for name in others if others[name].dtype == checkpoint[name].dtype)
 
     from nki_shim_core import marked, rounded
     os.environ["NKI_SHIM_TARGET"] = manifest["target"]
@@ -178,12 +219,14 @@ def main():
         x = rounded(sizes * rng.standard_normal((kernel["rows"], manifest["hidden"])), "bfloat16")
         y = 0
         for rank in range(tp):
-            arguments = [x if name == "x" else widen(weights[rank][f"layers.{layer}.{name}"]) for name in kernel["arguments"]]
-            part = (function[lnc] if lnc > 1 else function)(*[marked(np.ascontiguousarray(a, dtype=np.float32), "bfloat16") for a in arguments])
+            given = [x if name == "x" else weights[rank][f"layers.{layer}.{name}"] for name in kernel["arguments"]]
+            arguments = [marked(np.ascontiguousarray(a if name == "x" else widen(a), dtype=np.float32), "bfloat16" if name == "x" else KINDS[a.dtype])
+                         for name, a in zip(kernel["arguments"], given)]
+            part = (function[lnc] if lnc > 1 else function)(*arguments)
             y = y + np.asarray(part).astype(np.float64).reshape(lnc, *x.shape).sum(0)
         if lnc > 1:
             try:
-                function(*[marked(np.ascontiguousarray(a, dtype=np.float32), "bfloat16") for a in arguments])
+                function(*arguments)
                 raise SystemExit(f"{kernel['id']} ran on one core of two")
             except AssertionError as error:
                 assert f"{kernel['id']}[{lnc}](...)" in str(error)

@@ -23,7 +23,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 TOOL, PROGRAMS = sys.argv[1], sys.argv[2]
 
-# kernel:S,H[,R],O[:tiling[:dtype[:ranks of gate/up/down[/shared][:fused]]]]; decode (S = 1 … 16), prefill, and edges in every dimension
+# kernel:S,H[,R],O[:tiling[:dtype[:ranks of gate/up/down[/shared][:fused or fp8]]]]; decode (S = 1 … 16), prefill, and edges in every dimension
 CASES = """
 xw-tiled:130,140,520
 xw-hoist:64,300,513
@@ -103,6 +103,18 @@ mlp:9,256,0,500:taper=2:::norm+residual
 mlp:600,256,0,384:::112/240/128:norm+residual
 mlp:20,200,64,300::fp32::norm+residual
 mlp:20,200,64,300::fp16::norm+residual
+mlp:1,256,0,512::::fp8
+mlp:130,200,0,300::::fp8
+mlp:5,300,140,260::::fp8
+mlp:260,256,128,384::::fp8
+mlp:1,256,0,512:::112/112/0/shared:fp8
+mlp:37,300,0,260:::0/112/130:fp8
+mlp:600,256,0,384:::112/240/128:fp8
+mlp:3,600,128,256:cols=128,tail=2,on=2,wkb=1:::fp8
+mlp:9,256,0,500:taper=2:::fp8
+mlp:100,300,640,1100:taper=1,oring=1,okb=2,cols=128:::fp8
+mlp:20,200,64,300::fp16::fp8
+mlp:100,384,128,256:x=1:::fp8
 """.split()
 
 TARGETS = {"nki": ("trn2", "trn3"), "nki-legacy": ("trn1",)}
@@ -132,7 +144,7 @@ def tensors_of(target, spec):
 
 def rounded(array, dtype):
     from nki_shim_core import marked, rounded as to_dtype
-    name = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[dtype]
+    name = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8_e4m3"}[dtype]
     return marked(to_dtype(array, name), name)
 
 
@@ -143,7 +155,12 @@ def make_arguments(module, tensors):
         rng = np.random.default_rng(1)
         return [rounded(rng.standard_normal((r, c)), dtype) for _, _, dtype, r, c in given], None
     dtype = given[0][2]
-    matrices = {name: rounded(a, dtype) for name, a in module.inputs(1).items()}
+    def kind(name):  # of kernels with weights in fp8: matrices are codes, scales stay as they are
+        if not any(t[2] == "fp8" for t in given) or name == given[0][0]:
+            return dtype
+        return "fp32" if name.endswith("_scale") else "fp8"
+
+    matrices = {name: rounded(a, kind(name)) for name, a in module.inputs(1).items()}
     return [rounded(a, t[2]) for a, t in zip(module.arguments(matrices), given)], matrices
 
 

@@ -5,7 +5,7 @@
  *   emit_case tensors TARGET SPEC                one line per tensor: name role dtype rows cols
  *
  * SPEC is a file with a program in text form, or KERNEL:SHAPE[:TILING[:DTYPE[:GATE/UP/DOWN[/shared][:FUSED]]]],
- * ranks with 0 for dense, FUSED of the words norm and residual. */
+ * ranks with 0 for dense, FUSED of the words norm, residual and fp8 (weights). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +62,7 @@ static nmlp_status build(nmlp_program **out, const char *spec, const nmlp_machin
         .shape = parse_shape(field[1]), .ranks = ranks, .dtype = dtype, .tiling = &tiling, .machine = m};
     rq.fuse = (nmlp_mlp_fusion){.norm_e12 = strstr(field[5], "norm") ? 1000000 : 0,
                                 .residual = strstr(field[5], "residual") != NULL};
+    rq.fp8 = strstr(field[5], "fp8") != NULL;
     return nmlp_kernel_build(out, kernel, &rq, err);
 }
 

@@ -126,7 +126,8 @@ static void put_compute(const nmlp_emit_source *src, const nmlp_instr *in, nmlp_
     static const char *const calls[NMLP_N_OPS] = {
         [NMLP_OP_MATMUL] = "nc_matmul",      [NMLP_OP_TRANSPOSE] = "nc_transpose",
         [NMLP_OP_COPY] = "tensor_copy",      [NMLP_OP_TENSOR_TENSOR] = "tensor_tensor",
-        [NMLP_OP_ACTIVATION] = "activation", [NMLP_OP_MEMSET] = "memset",
+        [NMLP_OP_ACTIVATION] = "activation", [NMLP_OP_TENSOR_SCALAR] = "tensor_scalar",
+        [NMLP_OP_MEMSET] = "memset",
     };
     nmlp_str_printf(out, "nisa.%s\2dst=", calls[in->op]);
     put_buf(src, &in->dst, out);
@@ -144,10 +145,17 @@ static void put_compute(const nmlp_emit_source *src, const nmlp_instr *in, nmlp_
         put_operand(src, "data2", &in->b, out);
         nmlp_str_printf(out, "\1op=%s", nmlp_emit_python_alu(in->alu));
         break;
+    case NMLP_OP_TENSOR_SCALAR:
+        put_operand(src, "data", &in->a, out);
+        nmlp_str_printf(out, "\1op0=%s", nmlp_emit_python_alu(in->alu));
+        put_operand(src, "operand0", &in->b, out);
+        break;
     case NMLP_OP_ACTIVATION:
         nmlp_str_printf(out, "\1op=%s", nmlp_emit_python_func(in->func));
         put_operand(src, "data", &in->a, out);
-        if (in->scale != 1.0) {
+        if (in->b.buffer >= 0) {
+            put_operand(src, "scale", &in->b, out);
+        } else if (in->scale != 1.0) {
             nmlp_str_puts(out, "\1scale=");
             nmlp_emit_put_float(in->scale, out);
         }

@@ -6,7 +6,7 @@
 #include "trainium/emit/source.h"
 
 const char *nmlp_emit_python_dtype(nmlp_nc_dtype dtype) {
-    static const char *const names[] = {"float32", "bfloat16", "float16"};
+    static const char *const names[] = {"float32", "bfloat16", "float16", "float8_e4m3"};
     return names[dtype];
 }
 

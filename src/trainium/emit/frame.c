@@ -42,7 +42,8 @@ static void put_main_imports(nmlp_emit_source *src) {
     nmlp_emit_source_line(src, "import argparse");
     if (!src->legacy) nmlp_emit_source_line(src, "import os");
     if (!src->legacy) nmlp_emit_source_line(src, "import time");
-    for (size_t i = 0; i < src->p->n_tensors; i++) bf16 = bf16 || src->p->tensors[i].dtype == NMLP_NC_BF16;
+    for (size_t i = 0; i < src->p->n_tensors; i++)
+        bf16 = bf16 || src->p->tensors[i].dtype == NMLP_NC_BF16 || src->p->tensors[i].dtype == NMLP_NC_FP8;
     nmlp_str_puts(src->out, bf16 ? "\nimport ml_dtypes\nimport numpy as np\n\n" : "\nimport numpy as np\n\n");
 }
 
@@ -133,6 +134,7 @@ static const char *meaning_of(const nmlp_emit_source *src, int tensor) {
     if (strcmp(t->name, "yT") == 0) return "result transposed, one token a column";
     if (t->role != NMLP_ROLE_WEIGHT) return nmlp_role_name(t->role);
     if (!nmlp_emit_weight_of(src->p, tensor, &w)) return "weights";
+    if (w.scales) return "scales of the outputs";
     if (!w.packed) return "weights, [inputs, outputs]";
     if (nmlp_program_cores(src->p) > 1)
         return w.cores > 1 ? "weights in tiles, a core's beside the other's" : "weights in tiles, for both cores";

@@ -59,10 +59,36 @@ void nmlp_emit_frame_pack(nmlp_emit_source *src, bool torch) {
     src->depth--;
 }
 
+static void put_pack_scales(nmlp_emit_source *src) {
+    def(src, "pack_scales(planes, columns)",
+        "Scales [1, N] of the outputs of packed matrices: row p holds the p-th of every tile, plane by plane.");
+    static const char *const lines[] = {"n = planes[0].shape[1]",
+                                        "tiles = -(-n // columns)",
+                                        "padded = np.zeros((len(planes), tiles * columns), dtype=np.float32)",
+                                        "padded[:, :n] = np.concatenate(planes)",
+                                        "part = padded.reshape(len(planes), tiles, columns).transpose(2, 1, 0)",
+                                        "return np.ascontiguousarray(part.reshape(columns, -1)[:min(columns, n)])",
+                                        NULL};
+    put_lines(src, lines);
+    src->depth--;
+}
+
+/* "pack_scales([a, b], 128)", or the scales themselves where they stay in a row. */
+static void put_scales(const nmlp_emit_weight *w, const char *prefix, const char *suffix, nmlp_str *out) {
+    if (w->tiles > 0) nmlp_str_puts(out, "pack_scales([");
+    for (int i = 0; i < w->n_planes; i++)
+        nmlp_str_printf(out, "%s%s%s_scale%s", i ? ", " : "", prefix, w->matrix[i], suffix);
+    if (w->tiles > 0) nmlp_str_printf(out, "], %" PRId64 ")", w->columns);
+}
+
 void nmlp_emit_frame_argument(const nmlp_emit_source *src, int tensor, const char *prefix, const char *suffix,
                               nmlp_str *out) {
     nmlp_emit_weight w;
     if (!nmlp_emit_weight_of(src->p, tensor, &w)) return;
+    if (w.scales) {
+        put_scales(&w, prefix, suffix, out);
+        return;
+    }
     if (!w.packed) {
         nmlp_str_printf(out, "%s%s%s", prefix, w.matrix[0], suffix);
         return;
@@ -103,13 +129,27 @@ static void put_inputs(nmlp_emit_source *src, const nmlp_emit_math *math) {
             bool weight = src->p->tensors[t].role == NMLP_ROLE_WEIGHT;
             nmlp_str factor;
             nmlp_str_init(&factor);
-            if (weight)
+            if (w.scales) { /* which make up for the size of the codes, each differently */
+                nmlp_emit_source_line(src,
+                                      "    \"%s_scale\": rng.uniform(0.5, 1.5, (1, %s)).astype(np.float32)"
+                                      " / np.float32(64 * np.sqrt(%s)),",
+                                      w.matrix[i], nmlp_str_text(&n), nmlp_str_text(&k));
+                nmlp_emit_source_part_end(src, &factor);
+                nmlp_emit_source_part_end(src, &k);
+                nmlp_emit_source_part_end(src, &n);
+                continue;
+            }
+            if (weight && math->fp8)
+                nmlp_str_puts(&factor, " * np.float32(64)");
+            else if (weight)
                 nmlp_str_printf(&factor, " / np.float32(np.sqrt(%s))", nmlp_str_text(&k));
             else if (math->epsilon > 0) /* rows of different size: else a norm would change next to nothing */
                 nmlp_str_printf(&factor, " * np.resize(np.float32([3, 1, 0.25, 0.001]), %s)%s",
                                 nmlp_str_text(math->x_transposed ? &n : &k), math->x_transposed ? "" : "[:, None]");
-            nmlp_emit_source_line(src, "    \"%s\": rng.standard_normal((%s, %s), dtype=np.float32)%s,", w.matrix[i],
-                                  nmlp_str_text(&k), nmlp_str_text(&n), nmlp_str_text(&factor));
+            bool codes = weight && math->fp8; /* none above 240, where there are no codes */
+            nmlp_emit_source_line(src, "    \"%s\": %srng.standard_normal((%s, %s), dtype=np.float32)%s%s,",
+                                  w.matrix[i], codes ? "np.clip(" : "", nmlp_str_text(&k), nmlp_str_text(&n),
+                                  nmlp_str_text(&factor), codes ? ", -240, 240)" : "");
             nmlp_emit_source_part_end(src, &factor);
             nmlp_emit_source_part_end(src, &k);
             nmlp_emit_source_part_end(src, &n);
@@ -154,6 +194,7 @@ static void put_gated(nmlp_emit_source *src, const nmlp_emit_math *math) {
 static void put_reference(nmlp_emit_source *src, const nmlp_emit_math *math) {
     def(src, "reference(m)", "The same in float64.");
     nmlp_emit_source_line(src, "m = {name: a.astype(np.float64) for name, a in m.items()}");
+    if (math->fp8) nmlp_emit_source_line(src, "m = {name: a * m.get(name + \"_scale\", 1.0) for name, a in m.items()}");
     nmlp_emit_source_line(src, math->x_transposed ? "x = m[\"xT\"].T" : "x = m[\"x\"]");
     if (math->residual) nmlp_emit_source_line(src, "given = x");
     if (math->epsilon > 0)
@@ -169,7 +210,16 @@ static void put_reference(nmlp_emit_source *src, const nmlp_emit_math *math) {
     src->depth--;
 }
 
-static void put_device_run(nmlp_emit_source *src, nmlp_nc_dtype dtype) {
+/* Codes above 240 are never made, so that the e4m3 of PyTorch and that of the device mean the same. */
+static void put_kind(nmlp_emit_source *src) {
+    def(src, "kind(name, dtype)", "The type of an argument: fp8 for weights, float32 for their scales.");
+    static const char *const lines[] = {"if name.endswith(\"_scale\"):", "    return np.float32",
+                                        "return dtype if name in (\"x\", \"xT\") else ml_dtypes.float8_e4m3", NULL};
+    put_lines(src, lines);
+    src->depth--;
+}
+
+static void put_device_run(nmlp_emit_source *src, nmlp_nc_dtype dtype, bool fp8) {
     if (src->legacy) {
         static const char *const lines[] = {
             "y = nki.baremetal(KERNEL)(*args)", "timed = nki.benchmark(warmup=5, iters=iters)(KERNEL)", "timed(*args)",
@@ -186,9 +236,16 @@ static void put_device_run(nmlp_emit_source *src, nmlp_nc_dtype dtype) {
     nmlp_emit_source_line(src, "import torch_xla.core.xla_model as xm");
     nmlp_str_putc(src->out, '\n');
     nmlp_emit_source_line(src, "device = torch_xla.device()");
-    nmlp_emit_source_line(src,
-                          "tensors = [torch.from_numpy(a.astype(np.float32)).to(torch.%s).to(device) for a in args]",
-                          nmlp_emit_python_dtype(dtype));
+    if (fp8) {
+        nmlp_emit_source_line(src, "types = {4: torch.float32, 2: torch.%s, 1: torch.float8_e4m3fn}",
+                              nmlp_emit_python_dtype(dtype));
+        nmlp_emit_source_line(src, "tensors = [torch.from_numpy(a.astype(np.float32)).to(types[a.dtype.itemsize])"
+                                   ".to(device) for a in args]");
+    } else {
+        nmlp_emit_source_line(
+            src, "tensors = [torch.from_numpy(a.astype(np.float32)).to(torch.%s).to(device) for a in args]",
+            nmlp_emit_python_dtype(dtype));
+    }
     static const char *const lines[] = {"times = []",
                                         "for _ in range(5 + iters):",
                                         "    xm.wait_device_ops()",
@@ -215,6 +272,28 @@ static void put_environment(nmlp_emit_source *src) {
                           (int)src->options->machine->generation - 1);
 }
 
+/* Inputs as their types hold them, and the arguments made of them. */
+static void put_rounding(nmlp_emit_source *src, bool fp8) {
+    if (!fp8) {
+        nmlp_emit_source_line(src,
+                              "    m = {name: a.astype(dtype).astype(np.float32) for name, a in inputs().items()}");
+        nmlp_emit_source_line(src, "    args = [a.astype(dtype) for a in arguments(m)]");
+        return;
+    }
+    nmlp_emit_source_line(
+        src, "    m = {name: a.astype(kind(name, dtype)).astype(np.float32) for name, a in inputs().items()}");
+    nmlp_str names;
+    nmlp_str_init(&names);
+    for (size_t t = 0; t < src->p->n_tensors; t++) {
+        nmlp_role role = src->p->tensors[t].role;
+        if (role == NMLP_ROLE_INPUT || role == NMLP_ROLE_WEIGHT)
+            nmlp_str_printf(&names, "%s\"%s\"", names.len ? ", " : "", src->p->tensors[t].name);
+    }
+    nmlp_emit_source_line(src, "    names = [%s]", nmlp_str_text(&names));
+    nmlp_emit_source_part_end(src, &names);
+    nmlp_emit_source_line(src, "    args = [a.astype(kind(name, dtype)) for name, a in zip(names, arguments(m))]");
+}
+
 void nmlp_emit_frame_main(nmlp_emit_source *src) {
     nmlp_emit_math math = nmlp_emit_math_of(src->p);
     if (math.op == NMLP_EMIT_OP_UNKNOWN) return; /* nothing to compare with */
@@ -223,10 +302,12 @@ void nmlp_emit_frame_main(nmlp_emit_source *src) {
     for (size_t i = 0; i < src->p->n_tensors; i++)
         if (src->p->tensors[i].role == NMLP_ROLE_INPUT) dtype = src->p->tensors[i].dtype;
     if (nmlp_emit_frame_packs(src)) nmlp_emit_frame_pack(src, false);
+    if (math.fp8) put_pack_scales(src);
+    if (math.fp8) put_kind(src);
     put_inputs(src, &math);
     put_arguments(src);
     put_reference(src, &math);
-    put_device_run(src, dtype);
+    put_device_run(src, dtype, math.fp8);
     nmlp_str_puts(src->out, "\n\n");
     nmlp_emit_source_line(src, "def main():");
     static const char *const head[] = {
@@ -242,10 +323,8 @@ void nmlp_emit_frame_main(nmlp_emit_source *src) {
                           dtype == NMLP_NC_BF16   ? "ml_dtypes.bfloat16"
                           : dtype == NMLP_NC_FP16 ? "np.float16"
                                                   : "np.float32");
-    static const char *const run[] = {
-        "    m = {name: a.astype(dtype).astype(np.float32) for name, a in inputs().items()}",
-        "    args = [a.astype(dtype) for a in arguments(m)]", "    if options.simulate:", NULL};
-    put_lines(src, run);
+    put_rounding(src, math.fp8);
+    nmlp_emit_source_line(src, "    if options.simulate:");
     nmlp_emit_source_line(
         src, src->legacy ? "        y = nki.simulate_kernel(%s, *args)" : "        y = nki.simulate(%s)(*args)",
         src->p->name);

@@ -242,10 +242,18 @@ static void put_unary(nmlp_emit_source *src, const nmlp_instr *in, nmlp_str *tex
     if (in->op == NMLP_OP_COPY) {
         nmlp_str_puts(text, " = nl.copy\2");
         put_slices(src, &in->a, text);
+    } else if (in->op == NMLP_OP_TENSOR_SCALAR) {
+        nmlp_str_puts(text, " = nisa.tensor_scalar\2");
+        put_slices(src, &in->a, text);
+        nmlp_str_printf(text, "\1op0=%s\1operand0=", nmlp_emit_python_alu(in->alu));
+        put_slices(src, &in->b, text);
     } else {
         nmlp_str_printf(text, " = nisa.activation\2op=%s\1data=", nmlp_emit_python_func(in->func));
         put_slices(src, &in->a, text);
-        if (in->scale != 1.0) {
+        if (in->b.buffer >= 0) {
+            nmlp_str_puts(text, "\1scale=");
+            put_slices(src, &in->b, text);
+        } else if (in->scale != 1.0) {
             nmlp_str_puts(text, "\1scale=");
             nmlp_emit_put_float(in->scale, text);
         }

@@ -143,6 +143,9 @@ static nmlp_status check_module(const nmlp_program *p, const nmlp_emit_options *
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
                          "program %s: its tensors do not name a layer of a model, so no module can be printed",
                          p->name);
+    if (math->fp8)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "program %s: the module reads plain weights, not fp8 ones; a package has those", p->name);
     if (math->epsilon > 0 || math->residual)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
                          "program %s: the module holds an MLP alone; a package has its norm and residual", p->name);

@@ -6,11 +6,12 @@
 #include "trainium/emit/source.h"
 
 static const char *const reserved[] = {
-    "and",      "as",    "assert", "break",  "class",     "continue", "def",  "del",   "elif",   "else",     "except",
-    "finally",  "for",   "from",   "global", "if",        "import",   "in",   "is",    "lambda", "nonlocal", "not",
-    "or",       "pass",  "raise",  "return", "try",       "while",    "with", "yield", "None",   "True",     "False",
-    "async",    "await", "print",  "range",  "min",       "max",      "nl",   "nisa",  "nki",    "np",       "P",
-    "argparse", "os",    "time",   "inputs", "reference", "check",    "main",
+    "and",   "as",     "assert",   "break",     "class", "continue", "def",   "del",         "elif",
+    "else",  "except", "finally",  "for",       "from",  "global",   "if",    "import",      "in",
+    "is",    "lambda", "nonlocal", "not",       "or",    "pass",     "raise", "return",      "try",
+    "while", "with",   "yield",    "None",      "True",  "False",    "async", "await",       "print",
+    "range", "min",    "max",      "nl",        "nisa",  "nki",      "np",    "P",           "argparse",
+    "os",    "time",   "inputs",   "reference", "check", "main",     "kind",  "pack_scales",
 };
 
 enum { N_RESERVED = sizeof reserved / sizeof reserved[0] };

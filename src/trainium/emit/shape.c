@@ -162,12 +162,13 @@ static bool propagate(nmlp_emit_shape *s, const nmlp_instr *in) {
         changed = tie(&s->part_axis[d], &s->last_axis[a]);
         return tie(&s->last_axis[d], &s->part_axis[a]) || changed;
     }
-    if (in->op != NMLP_OP_COPY && in->op != NMLP_OP_ACTIVATION && in->op != NMLP_OP_TENSOR_TENSOR) return false;
+    bool scalar = in->op == NMLP_OP_ACTIVATION || in->op == NMLP_OP_TENSOR_SCALAR; /* b is a number a partition */
+    if (in->op != NMLP_OP_COPY && in->op != NMLP_OP_TENSOR_TENSOR && !scalar) return false;
     changed = tie(&s->part_axis[d], &s->part_axis[a]);
     changed = tie(&s->last_axis[d], &s->last_axis[a]) || changed;
     if (b < 0) return changed;
     changed = tie(&s->part_axis[d], &s->part_axis[b]) || changed;
-    return tie(&s->last_axis[d], &s->last_axis[b]) || changed;
+    return scalar ? changed : tie(&s->last_axis[d], &s->last_axis[b]) || changed;
 }
 
 /* A loop that no DMA uses steps along the axis of what it indexes on chip. */

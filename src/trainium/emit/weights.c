@@ -46,6 +46,7 @@ static const char *find_letter(const nmlp_program *p, const char *letter, int64_
 bool nmlp_emit_weight_is_split(const nmlp_emit_weight *w) {
     const char *name = w->matrix[0];
     if (!name || strlen(name) < 2) return false;
+    if (w->scales) return strcmp(name + 1, "_down") != 0 && name[0] != 'u'; /* follow the outputs */
     return strcmp(name + 1, "_down") == 0 ? name[0] != 'v' : name[0] != 'u';
 }
 
@@ -67,6 +68,27 @@ static bool set_packing(const nmlp_program *p, const nmlp_tensor *t, nmlp_emit_w
     return same;
 }
 
+/* The scales of a packed tensor's outputs: [columns, tiles * planes], or [1, n] where they lie along rows. */
+static bool find_scales(const nmlp_program *p, int tensor, nmlp_emit_weight *w) {
+    static const char suffix[] = "_scale";
+    const nmlp_tensor *t = &p->tensors[tensor];
+    size_t len = strlen(t->name), end = sizeof suffix - 1;
+    if (len <= end || strcmp(t->name + len - end, suffix) != 0) return false;
+    for (size_t i = 0; i < p->n_tensors; i++) {
+        if (strlen(p->tensors[i].name) != len - end || strncmp(p->tensors[i].name, t->name, len - end) != 0) continue;
+        if (!nmlp_emit_weight_of(p, (int)i, w) || !w->packed) return false;
+        int64_t tiles = (w->n + w->columns - 1) / w->columns, width = tiles * w->n_planes;
+        w->packed = false;
+        w->scales = true;
+        w->cores = 1;
+        if (w->n_planes == 1 && t->rows == 1 && t->cols == w->n) return true;
+        w->tiles = tiles;
+        w->cores = t->cols / width;
+        return t->rows == (w->columns < w->n ? w->columns : w->n) && t->cols == width * w->cores;
+    }
+    return false;
+}
+
 bool nmlp_emit_weight_of(const nmlp_program *p, int tensor, nmlp_emit_weight *w) {
     const nmlp_tensor *t = &p->tensors[tensor];
     *w = (nmlp_emit_weight){.matrix = {t->name, NULL}, .n_planes = 1, .k = {t->rows, 0}, .n = t->cols, .cores = 1};
@@ -84,13 +106,13 @@ bool nmlp_emit_weight_of(const nmlp_program *p, int tensor, nmlp_emit_weight *w)
         }
         return set_packing(p, t, w);
     }
-    return false;
+    return find_scales(p, tensor, w);
 }
 
 static bool has_matrix(const nmlp_program *p, const char *name) {
     for (size_t t = 0; t < p->n_tensors; t++) {
         nmlp_emit_weight w;
-        if (!nmlp_emit_weight_of(p, (int)t, &w)) continue;
+        if (!nmlp_emit_weight_of(p, (int)t, &w) || w.scales) continue;
         for (int i = 0; i < w.n_planes; i++)
             if (strcmp(w.matrix[i], name) == 0) return true;
     }
@@ -110,6 +132,8 @@ nmlp_emit_math nmlp_emit_math_of(const nmlp_program *p) {
     int64_t norm = 0, residual = 0;
     if (nmlp_program_param(p, "norm_e12", &norm)) math.epsilon = (double)norm * 1e-12;
     math.residual = nmlp_program_param(p, "residual", &residual) && residual > 0;
+    int64_t fp8 = 0;
+    math.fp8 = nmlp_program_param(p, "fp8", &fp8) && fp8 > 0;
     math.shared = has_matrix(p, "u_shared");
     math.gate_low = (math.shared || has_matrix(p, "u_gate")) && has_matrix(p, "v_gate");
     math.up_low = (math.shared || has_matrix(p, "u_up")) && has_matrix(p, "v_up");

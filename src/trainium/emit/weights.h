@@ -1,7 +1,8 @@
 /* How the weight tensors of a program come from matrices of the model.
  *
  * A tensor is a matrix [K,N] itself, or one or two matrices (planes) with as many columns packed into tiles
- * (neuron/pack.h). Which matrices follows from the tensor's name, and is only believed when the extents agree. */
+ * (neuron/pack.h), or, named after such a tensor with "_scale", the scales of its outputs. Which matrices follows from
+ * the tensor's name, and is only believed when the extents agree. */
 #ifndef NMLP_TRAINIUM_EMIT_WEIGHTS_H
 #define NMLP_TRAINIUM_EMIT_WEIGHTS_H
 
@@ -16,6 +17,8 @@ typedef struct nmlp_emit_weight {
     int64_t chunk_tiles, columns;
     int64_t rows[2]; /* of a tile, by plane */
     int64_t cores;   /* whose packings stand side by side; 1 where all read the same */
+    bool scales;     /* the tensor has the scales of the outputs of these matrices, by tile or in one row (tiles 0) */
+    int64_t tiles;   /* columns of such a tensor that a plane fills */
 } nmlp_emit_weight;
 
 /* False: the tensor's contents are not known (an output, a scratch tensor, a packing of another kind). */
@@ -40,6 +43,7 @@ typedef struct nmlp_emit_math {
     bool shared;                     /* gate and up have one first factor */
     double epsilon;                  /* of a norm of x in front; 0: none */
     bool residual;                   /* x is added to the result */
+    bool fp8;                        /* matrices are codes with a scale for each of their columns */
 } nmlp_emit_math;
 
 nmlp_emit_math nmlp_emit_math_of(const nmlp_program *program);

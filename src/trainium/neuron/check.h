@@ -21,7 +21,7 @@
     X(matmul_stationary, "the stationary operand has at most 128 free elements")                                       \
     X(matmul_moving, "the moving operand has at most 512 free elements (trn3: 4096)")                                  \
     X(matmul_result, "the result is [stationary free; moving free]")                                                   \
-    X(matmul_dtype, "fp32 operands are not mixed with 16-bit ones")                                                    \
+    X(matmul_dtype, "fp32 operands are not mixed with narrower ones")                                                  \
     X(psum_dtype, "matmul and transpose results have the dtype PSUM accepts from TensorE")                             \
     X(accumulate_first, "the first matmul into a fresh PSUM buffer overwrites")                                        \
     X(accumulate_foreign, "no matmul accumulates onto what another engine wrote to PSUM")                              \
@@ -29,6 +29,7 @@
     X(tensor_tensor_psum, "tensor_tensor reads at most one operand from PSUM")                                         \
     X(engine, "the engine runs this instruction")                                                                      \
     X(element_count, "both sides have the same partitions and elements")                                               \
+    X(scalar_operand, "a number for each partition is one element in fp32")                                            \
     X(transpose_size, "transposes are at most 128x128 on TensorE, 32x32 on VectorE")                                   \
     X(dma_dtype, "a DMA does not change the dtype")                                                                    \
     X(dma_transpose_bank, "with DMA transposes one PSUM bank is theirs (trn2, trn3)")                                  \

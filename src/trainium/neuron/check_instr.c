@@ -141,7 +141,7 @@ static nmlp_status check_dma(nmlp_checker *ck, const nmlp_instr *in) {
     NMLP_RETURN_IF_FAILED(need_space(ck, ref, NMLP_SPACE_SBUF, "DMA reaches SBUF (0) only, not PSUM (1)"));
     if (dtype_of(ck, ref) != t->dtype)
         return nmlp_check_refuse(ck, NMLP_RULE_dma_dtype, dtype_of(ck, ref), t->dtype,
-                                 "dtype (0 fp32, 1 bf16, 2 fp16)");
+                                 "dtype (0 fp32, 1 bf16, 2 fp16, 3 fp8)");
     if (in->op == NMLP_OP_DMA_STORE && (t->role == NMLP_ROLE_INPUT || t->role == NMLP_ROLE_WEIGHT))
         return nmlp_check_refuse(ck, NMLP_RULE_read_only, t->role, NMLP_ROLE_OUTPUT,
                                  "role of the tensor (0 input, 1 weight, 2 output)");
@@ -167,7 +167,8 @@ static nmlp_status check_matmul_result(nmlp_checker *ck, const nmlp_instr *in, c
         return nmlp_check_refuse(ck, NMLP_RULE_matmul_result, extents_upper(ck->p, &dst), extents_upper(ck->p, n),
                                  "free elements");
     if (b->dtype != NMLP_NC_FP32 && !(ck->m->psum_16bit > 0 && b->dtype == NMLP_NC_BF16))
-        return nmlp_check_refuse(ck, NMLP_RULE_psum_dtype, b->dtype, NMLP_NC_FP32, "dtype (0 fp32, 1 bf16, 2 fp16)");
+        return nmlp_check_refuse(ck, NMLP_RULE_psum_dtype, b->dtype, NMLP_NC_FP32,
+                                 "dtype (0 fp32, 1 bf16, 2 fp16, 3 fp8)");
     if (ck->m->generation >= 4) return NMLP_OK; /* a matmul may span banks */
     if (row > bank) return nmlp_check_refuse(ck, NMLP_RULE_psum_bank, row, bank, "bytes of a row");
     if (bank % row != 0 && nmlp_buffer_copy_bytes(b) > bank)
@@ -185,7 +186,7 @@ static nmlp_status check_matmul(nmlp_checker *ck, const nmlp_instr *in) {
     NMLP_RETURN_IF_FAILED(need_space(ck, &in->dst, NMLP_SPACE_PSUM, "result in PSUM (1), not SBUF (0)"));
     if ((dtype_of(ck, &in->a) == NMLP_NC_FP32) != (dtype_of(ck, &in->b) == NMLP_NC_FP32))
         return nmlp_check_refuse(ck, NMLP_RULE_matmul_dtype, dtype_of(ck, &in->b), dtype_of(ck, &in->a),
-                                 "dtype (0 fp32, 1 bf16, 2 fp16)");
+                                 "dtype (0 fp32, 1 bf16, 2 fp16, 3 fp8)");
     if (!same_size(&in->a.parts, &in->b.parts) || in->a.part != in->b.part)
         return nmlp_check_refuse(ck, NMLP_RULE_matmul_contraction, nmlp_size_upper(ck->p, &in->b.parts),
                                  nmlp_size_upper(ck->p, &in->a.parts), "partitions");
@@ -213,7 +214,7 @@ static nmlp_status check_transpose(nmlp_checker *ck, const nmlp_instr *in) {
         nmlp_nc_dtype want = ck->m->generation >= 3 ? dtype_of(ck, &in->a) : NMLP_NC_FP32;
         if (dtype_of(ck, &in->dst) != want)
             return nmlp_check_refuse(ck, NMLP_RULE_psum_dtype, dtype_of(ck, &in->dst), want,
-                                     "dtype (0 fp32, 1 bf16, 2 fp16)");
+                                     "dtype (0 fp32, 1 bf16, 2 fp16, 3 fp8)");
     }
     extents_add(&rows, &in->a.parts);
     extents_add(&parts, &in->dst.parts);
@@ -235,6 +236,7 @@ static nmlp_status check_engine(nmlp_checker *ck, const nmlp_instr *in) {
     case NMLP_OP_TRANSPOSE: allowed = tensor | vector; break;
     case NMLP_OP_COPY: allowed = vector | gpsimd | (ck->m->scalar_tensor_copy > 0 ? scalar : 0); break;
     case NMLP_OP_TENSOR_TENSOR: allowed = vector | gpsimd; break;
+    case NMLP_OP_TENSOR_SCALAR: allowed = vector; break;
     case NMLP_OP_ACTIVATION: allowed = scalar; break;
     case NMLP_OP_MEMSET: allowed = vector | gpsimd; break;
     case NMLP_N_OPS: break;
@@ -257,13 +259,28 @@ static nmlp_status check_same_shape(nmlp_checker *ck, const nmlp_instr *in, cons
     return NMLP_OK;
 }
 
+/* One number for each partition, in fp32. */
+static nmlp_status check_scalar(nmlp_checker *ck, const nmlp_instr *in) {
+    extents e = extents_of(ck->p, &in->b);
+    NMLP_RETURN_IF_FAILED(need_space(ck, &in->b, NMLP_SPACE_SBUF, "a number for each partition in SBUF (0)"));
+    if (dtype_of(ck, &in->b) != NMLP_NC_FP32)
+        return nmlp_check_refuse(ck, NMLP_RULE_scalar_operand, dtype_of(ck, &in->b), NMLP_NC_FP32,
+                                 "dtype (0 fp32, 1 bf16, 2 fp16, 3 fp8)");
+    if (extents_upper(ck->p, &e) != 1)
+        return nmlp_check_refuse(ck, NMLP_RULE_scalar_operand, extents_upper(ck->p, &e), 1, "elements per partition");
+    if (!same_size(&in->dst.parts, &in->b.parts) || in->a.part != in->b.part)
+        return nmlp_check_refuse(ck, NMLP_RULE_element_count, nmlp_size_upper(ck->p, &in->b.parts),
+                                 nmlp_size_upper(ck->p, &in->dst.parts), "partitions");
+    return NMLP_OK;
+}
+
 static nmlp_status check_elementwise(nmlp_checker *ck, const nmlp_instr *in) {
     if (in->op == NMLP_OP_TENSOR_TENSOR && space_of(ck, &in->a) == NMLP_SPACE_PSUM &&
         space_of(ck, &in->b) == NMLP_SPACE_PSUM)
         return nmlp_check_refuse(ck, NMLP_RULE_tensor_tensor_psum, 2, 1, "operands in PSUM");
     if (in->a.buffer >= 0) NMLP_RETURN_IF_FAILED(check_same_shape(ck, in, &in->a));
-    if (in->b.buffer >= 0) NMLP_RETURN_IF_FAILED(check_same_shape(ck, in, &in->b));
-    return NMLP_OK;
+    if (in->b.buffer < 0) return NMLP_OK;
+    return in->op == NMLP_OP_TENSOR_TENSOR ? check_same_shape(ck, in, &in->b) : check_scalar(ck, in);
 }
 
 nmlp_status nmlp_check_instr(nmlp_checker *ck, const nmlp_instr *in) {

@@ -99,6 +99,8 @@ int nmlp_program_add_tensor(nmlp_program *p, const char *name, nmlp_role role, n
     if (rows < 1 || cols < 1 || rows > NMLP_INDEX_MAX || cols > NMLP_INDEX_MAX)
         nmlp_fail(&p->failure, NMLP_E_SHAPE, "tensor \"%s\" is %lldx%lld; both must be 1 to %d", name, (long long)rows,
                   (long long)cols, NMLP_INDEX_MAX);
+    if (dtype == NMLP_NC_FP8 && role != NMLP_ROLE_INPUT && role != NMLP_ROLE_WEIGHT)
+        nmlp_fail(&p->failure, NMLP_E_ARG, "tensor \"%s\" is fp8; only inputs and weights may be", name);
     if (failed(p)) return -1;
     const char *kept = keep_name(p, "tensor", name);
     if (!kept) return -1;

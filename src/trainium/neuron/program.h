@@ -33,7 +33,8 @@ enum {
     NMLP_INDEX_MAX = 1 << 30 /* constants, coefficients, extents: products of a few stay inside int64 */
 };
 
-typedef enum nmlp_nc_dtype { NMLP_NC_FP32, NMLP_NC_BF16, NMLP_NC_FP16 } nmlp_nc_dtype;
+/* FP8 is e4m3 (tensor/dtype.h), for weights on their way to the tensor engine. */
+typedef enum nmlp_nc_dtype { NMLP_NC_FP32, NMLP_NC_BF16, NMLP_NC_FP16, NMLP_NC_FP8, NMLP_N_NC_DTYPES } nmlp_nc_dtype;
 typedef enum nmlp_space { NMLP_SPACE_SBUF, NMLP_SPACE_PSUM } nmlp_space;
 /* What a tensor is for; HBM traffic is reported by role. */
 typedef enum nmlp_role { NMLP_ROLE_INPUT, NMLP_ROLE_WEIGHT, NMLP_ROLE_OUTPUT, NMLP_ROLE_SCRATCH } nmlp_role;
@@ -55,7 +56,8 @@ typedef enum nmlp_op {
     NMLP_OP_TRANSPOSE,     /* dst[F; P] = a[P; F]^T; TensorE (SBUF to PSUM) or VectorE (up to 32x32) */
     NMLP_OP_COPY,          /* tensor_copy: dst = a, with cast */
     NMLP_OP_TENSOR_TENSOR, /* dst = a alu b */
-    NMLP_OP_ACTIVATION,    /* dst = func(scale * a) */
+    NMLP_OP_TENSOR_SCALAR, /* dst = a alu b, b [P; 1] in fp32: one number for each partition */
+    NMLP_OP_ACTIVATION,    /* dst = func(scale * a), or with such a b func(b * a) */
     NMLP_OP_MEMSET,        /* dst = value */
     NMLP_N_OPS
 } nmlp_op;
@@ -229,8 +231,13 @@ void nmlp_program_append_transpose(nmlp_program *program, nmlp_buf_ref dst, nmlp
 void nmlp_program_append_copy(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_nc_engine engine);
 void nmlp_program_append_tensor_tensor(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref a, nmlp_buf_ref b,
                                        nmlp_alu alu, nmlp_nc_engine engine);
+void nmlp_program_append_tensor_scalar(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref a, nmlp_buf_ref b,
+                                       nmlp_alu alu, nmlp_nc_engine engine);
 void nmlp_program_append_activation(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_func func,
                                     double scale);
+/* With a scale for each partition. */
+void nmlp_program_append_scaled(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_func func,
+                                nmlp_buf_ref scale);
 void nmlp_program_append_memset(nmlp_program *program, nmlp_buf_ref dst, double value, nmlp_nc_engine engine);
 
 /* Index arithmetic. */
@@ -262,13 +269,14 @@ nmlp_accumulate nmlp_accumulate_always(void);
 size_t nmlp_nc_dtype_bytes(nmlp_nc_dtype dtype);
 int64_t nmlp_buffer_free_elems(const nmlp_buffer *buffer);
 int64_t nmlp_buffer_copy_bytes(const nmlp_buffer *buffer); /* per partition, one copy */
-const char *nmlp_nc_dtype_name(nmlp_nc_dtype dtype);       /* fp32, bf16, fp16 */
+const char *nmlp_nc_dtype_name(nmlp_nc_dtype dtype);       /* fp32, bf16, fp16, fp8 */
 const char *nmlp_space_name(nmlp_space space);
 const char *nmlp_role_name(nmlp_role role);
 const char *nmlp_nc_engine_name(nmlp_nc_engine engine);
 const char *nmlp_op_name(nmlp_op op);
 const char *nmlp_alu_name(nmlp_alu alu);
 const char *nmlp_func_name(nmlp_func func);
+/* Of activations: not fp8. */
 bool nmlp_nc_dtype_parse(const char *name, nmlp_nc_dtype *dtype);
 
 #endif

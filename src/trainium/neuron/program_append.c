@@ -71,6 +71,26 @@ void nmlp_program_append_tensor_tensor(nmlp_program *program, nmlp_buf_ref dst, 
     nmlp_program_add_instr(program, &instr);
 }
 
+void nmlp_program_append_tensor_scalar(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref a, nmlp_buf_ref b,
+                                       nmlp_alu alu, nmlp_nc_engine engine) {
+    nmlp_instr instr = blank(NMLP_OP_TENSOR_SCALAR, engine);
+    instr.dst = dst;
+    instr.a = a;
+    instr.b = b;
+    instr.alu = alu;
+    nmlp_program_add_instr(program, &instr);
+}
+
+void nmlp_program_append_scaled(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_func func,
+                                nmlp_buf_ref scale) {
+    nmlp_instr instr = blank(NMLP_OP_ACTIVATION, NMLP_ENGINE_SCALAR);
+    instr.dst = dst;
+    instr.a = src;
+    instr.b = scale;
+    instr.func = func;
+    nmlp_program_add_instr(program, &instr);
+}
+
 void nmlp_program_append_activation(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_func func,
                                     double scale) {
     nmlp_instr instr = blank(NMLP_OP_ACTIVATION, NMLP_ENGINE_SCALAR);

@@ -3,16 +3,17 @@
 
 #include "trainium/neuron/program.h"
 
-static const char *const dtype_names[] = {"fp32", "bf16", "fp16"};
+static const char *const dtype_names[] = {"fp32", "bf16", "fp16", "fp8"};
 static const char *const space_names[] = {"sbuf", "psum"};
 static const char *const role_names[] = {"input", "weight", "output", "scratch"};
 static const char *const engine_names[] = {"tensor", "vector", "scalar", "gpsimd", "dma"};
-static const char *const op_names[] = {"alloc",        "dma_load",    "dma_store",     "dma_transpose", "nc_matmul",
-                                       "nc_transpose", "tensor_copy", "tensor_tensor", "activation",    "memset"};
+static const char *const op_names[] = {"alloc",         "dma_load",     "dma_store",   "dma_transpose",
+                                       "nc_matmul",     "nc_transpose", "tensor_copy", "tensor_tensor",
+                                       "tensor_scalar", "activation",   "memset"};
 static const char *const alu_names[] = {"add", "mul", "sub", "max"};
 static const char *const func_names[] = {"copy", "silu", "gelu", "sigmoid", "relu", "exp", "rsqrt"};
 
-size_t nmlp_nc_dtype_bytes(nmlp_nc_dtype dtype) { return dtype == NMLP_NC_FP32 ? 4 : 2; }
+size_t nmlp_nc_dtype_bytes(nmlp_nc_dtype dtype) { return dtype == NMLP_NC_FP32 ? 4 : dtype == NMLP_NC_FP8 ? 1 : 2; }
 const char *nmlp_nc_dtype_name(nmlp_nc_dtype dtype) { return dtype_names[dtype]; }
 const char *nmlp_space_name(nmlp_space space) { return space_names[space]; }
 const char *nmlp_role_name(nmlp_role role) { return role_names[role]; }

@@ -210,11 +210,14 @@ static nmlp_status take_elementwise(parser *ps, nmlp_instr *in) {
         NMLP_RETURN_IF_FAILED(take_buf(ps, &in->a));
         NMLP_RETURN_IF_FAILED(nmlp_lexer_take_mark(&ps->lx, ')'));
         NMLP_RETURN_IF_FAILED(nmlp_lexer_take_keyword(&ps->lx, "scale"));
-        NMLP_RETURN_IF_FAILED(nmlp_lexer_take_real(&ps->lx, &in->scale));
+        if (ps->lx.kind == NMLP_TOKEN_NAME)
+            NMLP_RETURN_IF_FAILED(take_buf(ps, &in->b));
+        else
+            NMLP_RETURN_IF_FAILED(nmlp_lexer_take_real(&ps->lx, &in->scale));
     } else {
         NMLP_RETURN_IF_FAILED(take_buf(ps, &in->a));
     }
-    if (in->op == NMLP_OP_TENSOR_TENSOR) {
+    if (in->op == NMLP_OP_TENSOR_TENSOR || in->op == NMLP_OP_TENSOR_SCALAR) {
         NMLP_RETURN_IF_FAILED(nmlp_lexer_take_choice(&ps->lx, alu_at, NMLP_N_ALUS, "add, mul, sub or max", &choice));
         in->alu = (nmlp_alu)choice;
         NMLP_RETURN_IF_FAILED(take_buf(ps, &in->b));
@@ -301,7 +304,8 @@ static nmlp_status take_tensor(parser *ps) {
     NMLP_RETURN_IF_FAILED(nmlp_lexer_next(&ps->lx));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_name(&ps->lx, name, "a tensor name"));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_choice(&ps->lx, role_at, 4, "input, weight, output or scratch", &role));
-    NMLP_RETURN_IF_FAILED(nmlp_lexer_take_choice(&ps->lx, dtype_at, 3, "fp32, bf16 or fp16", &dtype));
+    NMLP_RETURN_IF_FAILED(
+        nmlp_lexer_take_choice(&ps->lx, dtype_at, NMLP_N_NC_DTYPES, "fp32, bf16, fp16 or fp8", &dtype));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_mark(&ps->lx, '['));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_int(&ps->lx, &rows));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_mark(&ps->lx, ','));
@@ -319,7 +323,8 @@ static nmlp_status take_buffer(parser *ps) {
     NMLP_RETURN_IF_FAILED(nmlp_lexer_next(&ps->lx));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_name(&ps->lx, name, "a buffer name"));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_choice(&ps->lx, space_at, 2, "sbuf or psum", &space));
-    NMLP_RETURN_IF_FAILED(nmlp_lexer_take_choice(&ps->lx, dtype_at, 3, "fp32, bf16 or fp16", &dtype));
+    NMLP_RETURN_IF_FAILED(
+        nmlp_lexer_take_choice(&ps->lx, dtype_at, NMLP_N_NC_DTYPES, "fp32, bf16, fp16 or fp8", &dtype));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_mark(&ps->lx, '['));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_int(&ps->lx, &n));
     b.partitions = (int)n;

@@ -90,11 +90,16 @@ static void print_elementwise(const nmlp_program *p, const nmlp_instr *in, nmlp_
         nmlp_str_printf(out, "%.17g", in->value);
     else
         print_buf(p, &in->a, out);
-    if (in->op == NMLP_OP_TENSOR_TENSOR) {
+    if (in->op == NMLP_OP_TENSOR_TENSOR || in->op == NMLP_OP_TENSOR_SCALAR) {
         nmlp_str_printf(out, " %s ", nmlp_alu_name(in->alu));
         print_buf(p, &in->b, out);
     }
-    if (in->op == NMLP_OP_ACTIVATION) nmlp_str_printf(out, ") scale %.17g", in->scale);
+    if (in->op == NMLP_OP_ACTIVATION && in->b.buffer >= 0) {
+        nmlp_str_puts(out, ") scale ");
+        print_buf(p, &in->b, out);
+    } else if (in->op == NMLP_OP_ACTIVATION) {
+        nmlp_str_printf(out, ") scale %.17g", in->scale);
+    }
     nmlp_str_printf(out, " on %s", nmlp_nc_engine_name(in->engine));
 }
 

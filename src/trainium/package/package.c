@@ -1,6 +1,7 @@
 #include "trainium/package/package.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -132,6 +133,37 @@ static nmlp_status check_ranks(const nmlp_package_options *o, const nmlp_config 
     return NMLP_OK;
 }
 
+/* Codes of FP8 above 240 are no numbers to trn1 and trn2. */
+static nmlp_status check_codes(const nmlp_package *p, const nmlp_view *view, nmlp_err *err) {
+    const uint8_t *codes = view->data;
+    for (int64_t i = 0; i < view->shape[0] * view->shape[1]; i++) {
+        if (nmlp_fp8_is_nan(codes[i]) || !(fabsf(nmlp_fp8_to_f32(codes[i])) > NMLP_FP8_LARGEST)) continue;
+        nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: a matrix of an MLP holds the code %g; kernels take FP8 up to %g",
+                  p->model->checkpoint.dir, (double)nmlp_fp8_to_f32(codes[i]), (double)NMLP_FP8_LARGEST);
+        nmlp_fail_hint(err, "expand the checkpoint to bf16, or quantise it here");
+        return NMLP_E_UNSUPPORTED;
+    }
+    return NMLP_OK;
+}
+
+/* Are the weights of all MLPs FP8? Then kernels read them as they are, unless activations are fp32. */
+static nmlp_status choose_weights(nmlp_package *p, nmlp_err *err) {
+    p->fp8 = p->options->dtype != NMLP_NC_FP32;
+    for (int pass = 0; pass < 2 && p->fp8; pass++)
+        for (int64_t l = 0; l < p->model->config.n_layers; l++)
+            for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+                const nmlp_factors *f = &p->model->layers[l].mlp[i];
+                const nmlp_view *views[] = {&f->w, &f->u, &f->v};
+                for (int v = 0; v < 3; v++) {
+                    if (!views[v]->data) continue;
+                    p->fp8 = p->fp8 && views[v]->dtype == NMLP_DTYPE_FP8;
+                    if (pass == 1 && p->fp8) NMLP_RETURN_IF_FAILED(check_codes(p, views[v], err));
+                }
+            }
+    p->report->fp8 = p->fp8;
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_package_write(nmlp_package_report *report, const char *dir, const nmlp_model *model,
                                const nmlp_package_options *options, nmlp_err *err) {
     nmlp_package p = {.model = model, .options = options, .report = report};
@@ -147,6 +179,7 @@ nmlp_status nmlp_package_write(nmlp_package_report *report, const char *dir, con
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: packages do not know %s, which this %s model has",
                          model->checkpoint.dir, beyond, model->config.family);
     NMLP_RETURN_IF_FAILED(check_target(dir, err));
+    NMLP_TRY(choose_weights(&p, err));
     NMLP_TRY(nmlp_mlp_forms_of(&p.forms, model, err));
     report->n_forms = (int64_t)p.forms.n;
     p.plans = nmlp_mem_new(p.forms.n, sizeof *p.plans, err);

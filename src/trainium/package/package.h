@@ -11,6 +11,9 @@
  * intermediate width: of the outputs of gate and up and the inputs of down. Factors that do not touch that width are on
  * every rank, unless they belong to slices (model/slices.h), and the results of the ranks add up.
  *
+ * Where all MLP matrices of the checkpoint are FP8, so are the kernels' weights, with the scales of their outputs
+ * beside them; other quantised matrices are widened.
+ *
  * Kernels may normalise x themselves; the norm's weights are then part of the matrices that read x.
  *
  * Kernels of one form are planned together, so that they read the same packed weights: device memory holds each weight
@@ -61,6 +64,7 @@ typedef struct nmlp_package_options {
 typedef struct nmlp_package_report {
     int64_t n_layers, n_forms, n_kernels, instructions;
     nmlp_package_fuse fused;                         /* as chosen: never AUTO */
+    bool fp8;                                        /* weights are */
     double weight_bytes;                             /* packed, all ranks */
     double checkpoint_bytes;                         /* of the same weights in the checkpoint, at the kernels' width */
     double bucket_us[NMLP_PACKAGE_BUCKETS_MAX];      /* simulated, all MLPs of the model */

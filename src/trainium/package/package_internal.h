@@ -23,6 +23,7 @@ typedef struct nmlp_package {
     const nmlp_package_options *options;
     nmlp_mlp_forms forms;
     nmlp_mlp_fusion fuse;     /* of all kernels */
+    bool fp8;                 /* their weights are the checkpoint's codes, with scales */
     nmlp_package_form *plans; /* [forms.n] */
     nmlp_package_report *report;
     double rank_bytes[NMLP_PACKAGE_TP_MAX];

@@ -9,9 +9,8 @@ static void put_packing(nmlp_json_writer *w, const nmlp_package *package, const 
     for (size_t t = 0; t < p->n_tensors; t++) {
         nmlp_emit_weight weight;
         nmlp_pack pack;
-        if (p->tensors[t].role != NMLP_ROLE_WEIGHT || !nmlp_emit_weight_of(p, (int)t, &weight) ||
-            !nmlp_pack_find(p, p->tensors[t].name, &pack))
-            continue;
+        if (p->tensors[t].role != NMLP_ROLE_WEIGHT || !nmlp_emit_weight_of(p, (int)t, &weight)) continue;
+        if (!weight.scales && !nmlp_pack_find(p, p->tensors[t].name, &pack)) continue;
         nmlp_json_begin_object(w, NULL);
         nmlp_json_put_string(w, "tensor", p->tensors[t].name);
         nmlp_json_begin_array(w, "shape");
@@ -20,8 +19,14 @@ static void put_packing(nmlp_json_writer *w, const nmlp_package *package, const 
         nmlp_json_put_int(w, NULL, p->tensors[t].cols * cores);
         nmlp_json_end_array(w);
         nmlp_json_put_int(w, "cores", cores);
-        nmlp_json_put_int(w, "chunk_tiles", weight.chunk_tiles);
-        nmlp_json_put_int(w, "columns", weight.columns);
+        nmlp_json_put_string(w, "dtype", nmlp_nc_dtype_name(p->tensors[t].dtype));
+        if (weight.scales) { /* of the outputs: in one row, or the p-th of each tile of columns in row p */
+            nmlp_json_put_bool(w, "scales", true);
+            nmlp_json_put_int(w, "columns", weight.tiles ? weight.columns : weight.n);
+        } else {
+            nmlp_json_put_int(w, "chunk_tiles", weight.chunk_tiles);
+            nmlp_json_put_int(w, "columns", weight.columns);
+        }
         nmlp_json_begin_array(w, "planes");
         for (int i = 0; i < weight.n_planes; i++) {
             nmlp_json_begin_object(w, NULL);
@@ -83,7 +88,7 @@ static void put_kernel(nmlp_json_writer *w, const nmlp_package *p, size_t f, int
     nmlp_json_end_object(w);
 }
 
-static void put_target(nmlp_json_writer *w, const nmlp_package_options *o) {
+static void put_target(nmlp_json_writer *w, const nmlp_package_options *o, bool fp8) {
     const nmlp_machine *m = o->planner->machine;
     const char *from, *to;
     char hash[24];
@@ -97,6 +102,7 @@ static void put_target(nmlp_json_writer *w, const nmlp_package_options *o) {
     nmlp_json_put_string(w, "to", to);
     nmlp_json_end_object(w);
     nmlp_json_put_string(w, "dtype", nmlp_nc_dtype_name(o->dtype));
+    nmlp_json_put_string(w, "weights_dtype", fp8 ? "fp8" : nmlp_nc_dtype_name(o->dtype));
     nmlp_json_put_int(w, "tp", o->tp);
     nmlp_json_put_int(w, "lnc", o->lnc);
     nmlp_json_begin_array(w, "buckets");
@@ -109,9 +115,9 @@ void nmlp_package_put_manifest(const nmlp_package *p, nmlp_str *out) {
     nmlp_json_writer_init(&w, out);
     nmlp_json_begin_object(&w, NULL);
     nmlp_json_put_string(&w, "format", "neuronmlp-trainium-package");
-    nmlp_json_put_int(&w, "version", 3);
+    nmlp_json_put_int(&w, "version", 4);
     nmlp_json_put_string(&w, "model", p->options->model_name);
-    put_target(&w, p->options);
+    put_target(&w, p->options, p->fp8);
     nmlp_json_put_int(&w, "hidden", p->model->config.hidden);
     nmlp_json_put_int(&w, "intermediate", p->model->config.intermediate);
     nmlp_json_put_int(&w, "slices", p->model->config.slices > 0 ? p->model->config.slices : 1);

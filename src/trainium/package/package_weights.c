@@ -29,7 +29,8 @@ typedef struct packing_job {
 } packing_job;
 
 static nmlp_dtype stored_dtype(nmlp_nc_dtype dtype) {
-    return dtype == NMLP_NC_FP32 ? NMLP_DTYPE_F32 : dtype == NMLP_NC_BF16 ? NMLP_DTYPE_BF16 : NMLP_DTYPE_F16;
+    static const nmlp_dtype of[] = {NMLP_DTYPE_F32, NMLP_DTYPE_BF16, NMLP_DTYPE_F16, NMLP_DTYPE_FP8};
+    return of[dtype];
 }
 
 static const nmlp_program *program_of(const nmlp_package *p, size_t layer) {
@@ -70,7 +71,8 @@ static matrix_part part_of(const nmlp_view *view, const char *matrix, bool of_sl
 /* Does the kernel's matrix multiply x, not an activation? */
 static bool reads_x(const char *matrix) { return strcmp(matrix + 2, "down") != 0 && matrix[0] != 'v'; }
 
-/* out[K,N] in `dtype` from a part of view[N,K]; each column k of the view times norm[k] unless norm is NULL. */
+/* out[K,N] in `dtype` from a part of view[N,K]; each column k of the view times norm[k] unless norm is NULL. Codes of
+ * FP8 stay what they are. */
 static nmlp_status transpose(char *out, nmlp_dtype dtype, const nmlp_view *view, const float *norm, matrix_part part,
                              nmlp_err *err) {
     int64_t width = view->shape[1];
@@ -79,9 +81,13 @@ static nmlp_status transpose(char *out, nmlp_dtype dtype, const nmlp_view *view,
     char *cast = nmlp_mem_new((size_t)width, elem, err);
     nmlp_status st = row && cast ? NMLP_OK : NMLP_E_NOMEM;
     for (int64_t i = 0; st == NMLP_OK && i < part.n; i++) {
-        nmlp_quant_row_to_f32(row, view, part.n_first + i);
-        for (int64_t k = 0; norm && k < width; k++) row[k] *= norm[k];
-        nmlp_from_f32(cast, dtype, row, (size_t)width);
+        if (dtype == NMLP_DTYPE_FP8) {
+            memcpy(cast, nmlp_view_row(view, part.n_first + i), (size_t)width);
+        } else {
+            nmlp_quant_row_to_f32(row, view, part.n_first + i);
+            for (int64_t k = 0; norm && k < width; k++) row[k] *= norm[k];
+            nmlp_from_f32(cast, dtype, row, (size_t)width);
+        }
         const char *from = cast + (size_t)part.k_first * elem;
         for (int64_t j = 0; j < part.k; j++)
             memcpy(out + (size_t)(j * part.n + i) * elem, from + (size_t)j * elem, elem);
@@ -95,7 +101,7 @@ static nmlp_status transpose(char *out, nmlp_dtype dtype, const nmlp_view *view,
 static nmlp_status pack_plane(const packing_job *job, const packed_tensor *t, const nmlp_pack *pack, int64_t plane,
                               const char *matrix, int64_t part_number, void *packed, nmlp_err *err) {
     const nmlp_view *view = view_of(&job->package->model->layers[t->layer], matrix);
-    nmlp_dtype dtype = stored_dtype(job->package->options->dtype);
+    nmlp_dtype dtype = job->package->fp8 ? NMLP_DTYPE_FP8 : stored_dtype(job->package->options->dtype);
     const nmlp_package_options *o = job->package->options;
     matrix_part part =
         part_of(view, matrix, job->package->model->layers[t->layer].slices > 0, part_number, o->tp * o->lnc);
@@ -112,6 +118,20 @@ static nmlp_status pack_plane(const packing_job *job, const packed_tensor *t, co
     nmlp_mem_free(norm);
     nmlp_mem_free(turned);
     return st;
+}
+
+/* Scales of the outputs of a plane that a core has: output n in row n mod columns of the plane's column for its tile,
+ * or all in one row. `out` is [rows, tiles * planes] or [1, n]. */
+static void place_scales(const packing_job *job, const packed_tensor *t, const nmlp_emit_weight *w, int plane,
+                         int64_t part_number, float *out) {
+    const nmlp_package_options *o = job->package->options;
+    const nmlp_layer *layer = &job->package->model->layers[t->layer];
+    const nmlp_view *view = view_of(layer, w->matrix[plane]);
+    matrix_part part = part_of(view, w->matrix[plane], layer->slices > 0, part_number, o->tp * o->lnc);
+    const float *scales = (const float *)view->scales + part.n_first;
+    int64_t width = w->tiles * w->n_planes;
+    for (int64_t n = 0; n < part.n; n++)
+        out[w->tiles ? n % w->columns * width + n / w->columns * w->n_planes + plane : n] = scales[n];
 }
 
 /* The cores' packings, given one after the other, row by row. */
@@ -133,7 +153,8 @@ static nmlp_status put_tensor(void *ctx, size_t i, nmlp_checkpoint_writer *write
     size_t bytes = nmlp_tensor_spec_bytes(&job->specs[i]);
     nmlp_emit_weight w;
     nmlp_pack pack;
-    if (!nmlp_emit_weight_of(p, t->tensor, &w) || !nmlp_pack_find(p, p->tensors[t->tensor].name, &pack))
+    bool known = nmlp_emit_weight_of(p, t->tensor, &w);
+    if (!known || (!w.scales && !nmlp_pack_find(p, p->tensors[t->tensor].name, &pack)))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "tensor %s has no known packing", t->name);
     int64_t cores = nmlp_package_is_split(job->package, &w) ? job->package->options->lnc : 1;
     char *packed = nmlp_mem_new(bytes, 1, err);
@@ -141,9 +162,13 @@ static nmlp_status put_tensor(void *ctx, size_t i, nmlp_checkpoint_writer *write
     nmlp_status st = NMLP_OK;
     for (int64_t core = 0; st == NMLP_OK && core < cores; core++) {
         char *own = packed + (size_t)core * (bytes / (size_t)cores);
-        for (int plane = 0; st == NMLP_OK && plane < w.n_planes; plane++)
-            st = pack_plane(job, t, &pack, plane, w.matrix[plane], job->rank * job->package->options->lnc + core, own,
-                            err);
+        int64_t number = job->rank * job->package->options->lnc + core;
+        for (int plane = 0; st == NMLP_OK && plane < w.n_planes; plane++) {
+            if (w.scales)
+                place_scales(job, t, &w, plane, number, (float *)(void *)own);
+            else
+                st = pack_plane(job, t, &pack, plane, w.matrix[plane], number, own, err);
+        }
     }
     if (st == NMLP_OK) st = put_side_by_side(writer, packed, p->tensors[t->tensor].rows, cores, bytes, err);
     nmlp_mem_free(packed);
@@ -160,12 +185,13 @@ static void add_tensor(packing_job *job, size_t layer, int tensor) {
     int64_t cores = known && nmlp_package_is_split(job->package, &w) ? job->package->options->lnc : 1;
     job->specs[job->n] = (nmlp_tensor_spec){
         .name = packed->name, .dtype = stored_dtype(t->dtype), .n_dims = 2, .shape = {t->rows, t->cols * cores}};
+    job->specs[job->n].bare = t->dtype == NMLP_NC_FP8;
     job->package->rank_bytes[job->rank] += (double)nmlp_tensor_spec_bytes(&job->specs[job->n]);
     if (job->rank == 0 && known)
         for (int plane = 0; plane < w.n_planes; plane++) {
             const nmlp_view *view = view_of(&job->package->model->layers[layer], w.matrix[plane]);
             job->package->report->checkpoint_bytes +=
-                (double)(view->shape[0] * view->shape[1]) * (double)nmlp_nc_dtype_bytes(t->dtype);
+                (double)(view->shape[0] * (w.scales ? 1 : view->shape[1])) * (double)nmlp_nc_dtype_bytes(t->dtype);
         }
     job->n++;
 }
@@ -189,18 +215,20 @@ static nmlp_status write_file(const packing_job *job, const char *dir, nmlp_err 
 }
 
 static nmlp_status write_rank(nmlp_package *package, int64_t rank, const char *dir, nmlp_err *err) {
-    enum { PER_LAYER_MAX = 8 };
+    enum { PER_LAYER_MAX = 16 };
     size_t n_layers = (size_t)package->model->config.n_layers;
     packing_job job = {.package = package, .rank = rank};
     nmlp_status st = NMLP_OK;
     job.tensors = nmlp_mem_new(n_layers * PER_LAYER_MAX, sizeof *job.tensors, err);
     job.specs = nmlp_mem_new(n_layers * PER_LAYER_MAX, sizeof *job.specs, err);
     if (!job.tensors || !job.specs) st = NMLP_E_NOMEM;
-    for (size_t l = 0; st == NMLP_OK && l < n_layers; l++) {
-        const nmlp_program *p = program_of(package, l);
-        for (size_t t = 0; t < p->n_tensors; t++)
-            if (p->tensors[t].role == NMLP_ROLE_WEIGHT) add_tensor(&job, l, (int)t);
-    }
+    for (int codes = 0; st == NMLP_OK && codes < 2; codes++) /* of single bytes last: all others are aligned */
+        for (size_t l = 0; l < n_layers; l++) {
+            const nmlp_program *p = program_of(package, l);
+            for (size_t t = 0; t < p->n_tensors; t++)
+                if (p->tensors[t].role == NMLP_ROLE_WEIGHT && (p->tensors[t].dtype == NMLP_NC_FP8) == (codes == 1))
+                    add_tensor(&job, l, (int)t);
+        }
     if (st == NMLP_OK) st = write_file(&job, dir, err);
     nmlp_mem_free(job.tensors);
     nmlp_mem_free(job.specs);

@@ -180,6 +180,18 @@ static void declare_weights(nmlp_strip *b, mlp *m) {
     nmlp_strip_ring(b, m->w, N_STREAMS);
 }
 
+static void declare_scales(nmlp_strip *b, mlp *m) {
+    for (int i = FIRST; i < N_STREAMS; i++)
+        if (m->w[i].name && i != DOWN_HELD) nmlp_strip_declare_scales(b, &m->w[i], i == LAST);
+    for (int plane = 0; plane < 2; plane++) m->w[DOWN_HELD].scale[plane] = m->w[DOWN].scale[plane];
+}
+
+static void load_scales(nmlp_strip *b, const mlp *m) {
+    if (b->rq->fp8) nmlp_program_add_comment(b->p, "scales of the weights' outputs, once for all strips");
+    for (int i = FIRST; i < N_STREAMS; i++)
+        if (m->w[i].name && i != DOWN_HELD) nmlp_strip_load_scales(b, &m->w[i], i == LAST);
+}
+
 static void declare_activations(nmlp_strip *b, mlp *m) {
     const nmlp_mlp_ranks *r = &m->ranks;
     int64_t gate_tiles = tiles_of(b, r->gate), up_tiles = r->shared ? 0 : tiles_of(b, r->up);
@@ -227,9 +239,11 @@ static void gated_down(nmlp_strip *b, const mlp *m) {
 static void build_mlp(nmlp_strip *b) {
     mlp m = {.ranks = nmlp_kernel_mlp_ranks(b->rq)};
     declare_weights(b, &m);
+    declare_scales(b, &m);
     declare_activations(b, &m);
     m.last = nmlp_strip_last(b, &m.w[LAST], m.chunked_rows);
     nmlp_strip_fill_norm(b);
+    load_scales(b, &m);
     begin_strips(b);
     if (m.first.n_streams == 0) {
         nmlp_program_add_comment(b->p, "x is read once for gate and up");

@@ -73,12 +73,15 @@ static void print_rank(char text[24], int64_t rank) {
         snprintf(text, 24, "dense");
 }
 
-static void print_fusion(char text[NMLP_KERNEL_SHAPE_TEXT_MAX], const nmlp_mlp_fusion *fuse) {
+static void print_extras(char text[NMLP_KERNEL_SHAPE_TEXT_MAX], const nmlp_kernel_request *rq) {
+    const nmlp_mlp_fusion *fuse = &rq->fuse;
     size_t used = strlen(text);
     if (fuse->norm_e12 > 0)
         snprintf(text + used, NMLP_KERNEL_SHAPE_TEXT_MAX - used, "/norm=%lld", (long long)fuse->norm_e12);
     used = strlen(text);
     if (fuse->residual) snprintf(text + used, NMLP_KERNEL_SHAPE_TEXT_MAX - used, "/residual");
+    used = strlen(text);
+    if (rq->fp8) snprintf(text + used, NMLP_KERNEL_SHAPE_TEXT_MAX - used, "/fp8");
 }
 
 void nmlp_kernel_shape_print(char text[NMLP_KERNEL_SHAPE_TEXT_MAX], const nmlp_kernel_request *rq) {
@@ -88,7 +91,7 @@ void nmlp_kernel_shape_print(char text[NMLP_KERNEL_SHAPE_TEXT_MAX], const nmlp_k
     if (r->gate == 0 && r->up == 0 && r->down == 0) {
         snprintf(text, NMLP_KERNEL_SHAPE_TEXT_MAX, "%lld,%lld,%lld%s,%lld", (long long)s->s, (long long)s->h,
                  (long long)s->r, r->shared ? "/shared" : "", (long long)s->o);
-        print_fusion(text, &rq->fuse);
+        print_extras(text, rq);
         return;
     }
     print_rank(gate, r->gate);
@@ -96,7 +99,7 @@ void nmlp_kernel_shape_print(char text[NMLP_KERNEL_SHAPE_TEXT_MAX], const nmlp_k
     print_rank(down, r->down);
     snprintf(text, NMLP_KERNEL_SHAPE_TEXT_MAX, "%lld,%lld,gate=%s/up=%s/down=%s%s,%lld", (long long)s->s,
              (long long)s->h, gate, up, down, r->shared ? "/shared" : "", (long long)s->o);
-    print_fusion(text, &rq->fuse);
+    print_extras(text, rq);
 }
 
 /* An epsilon of 0.01. */
@@ -113,6 +116,19 @@ static nmlp_status check_fusion(const nmlp_kernel *kernel, const nmlp_kernel_req
                                (long long)f->norm_e12);
     if (f->residual && nmlp_tiling_get(rq->tiling, "x", 0) == NMLP_X_GIVEN)
         return nmlp_fail_field(err, NMLP_E_ARG, "fuse", "has a residual, whose rows of x a transposed x does not have");
+    return NMLP_OK;
+}
+
+static nmlp_status check_fp8(const nmlp_kernel *kernel, const nmlp_kernel_request *rq, nmlp_err *err) {
+    if (!rq->fp8) return NMLP_OK;
+    if (kernel->build != nmlp_kernel_mlp)
+        return nmlp_fail_field(err, NMLP_E_ARG, "weights", "are fp8 for kernel mlp only, not for %s", kernel->name);
+    if (rq->dtype == NMLP_NC_FP32)
+        return nmlp_fail_field(err, NMLP_E_ARG, "weights",
+                               "are fp8, which the tensor engine does not mix with activations in fp32");
+    if (rq->fuse.norm_e12 != 0 || rq->fuse.residual)
+        return nmlp_fail_field(err, NMLP_E_ARG, "weights",
+                               "are fp8, into which a norm's weights cannot be folded; fuse nothing");
     return NMLP_OK;
 }
 
@@ -145,6 +161,7 @@ nmlp_status nmlp_kernel_check_request(const nmlp_kernel *kernel, const nmlp_kern
     bool rank_ok = kernel->has_rank ? s->r >= (kernel->gated ? 0 : 1) && s->r <= limit : s->r == 0;
     NMLP_RETURN_IF_FAILED(check_ranks(kernel, rq, err));
     NMLP_RETURN_IF_FAILED(check_fusion(kernel, rq, err));
+    NMLP_RETURN_IF_FAILED(check_fp8(kernel, rq, err));
     if (!ok || !rank_ok)
         return nmlp_fail_field(err, NMLP_E_ARG, "shape",
                                "of kernel %s is S=%lld H=%lld R=%lld O=%lld; each must be 1 to %lld%s", kernel->name,

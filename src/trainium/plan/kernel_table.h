@@ -44,6 +44,7 @@ typedef struct nmlp_kernel_request {
     nmlp_mlp_ranks ranks;      /* of an MLP whose projections differ; then shape.r is 0 */
     nmlp_mlp_fusion fuse;      /* kernel mlp only */
     nmlp_nc_dtype dtype;       /* of tensors and SBUF data */
+    bool fp8;                  /* kernel mlp: weights in fp8, with a scale in fp32 for each output */
     const nmlp_tiling *tiling; /* NULL: defaults */
     const nmlp_machine *machine;
 } nmlp_kernel_request;
@@ -57,11 +58,17 @@ typedef struct nmlp_kernel {
     nmlp_status (*build)(nmlp_program **out, const nmlp_kernel_request *request, nmlp_err *err);
 } nmlp_kernel;
 
+/* Of the weights on their way to the tensor engine. */
+static inline nmlp_nc_dtype nmlp_kernel_weight_dtype(const nmlp_kernel_request *request) {
+    return request->fp8 ? NMLP_NC_FP8 : request->dtype;
+}
+
 /* The ranks of an MLP, however the request gives them: R for all, or one each; shared by `ranks` or by the tiling. */
 nmlp_mlp_ranks nmlp_kernel_mlp_ranks(const nmlp_kernel_request *request);
 /* Puts ranks into a request: as R where all are equal, so that equal problems look equal. */
 void nmlp_kernel_set_ranks(nmlp_kernel_request *request, nmlp_mlp_ranks ranks);
-/* "S,H,R,O", or "S,H,gate=…/up=…/down=…,O" where the projections differ; "/norm=…/residual" where fused. */
+/* "S,H,R,O", or "S,H,gate=…/up=…/down=…,O" where the projections differ; "/norm=…/residual" where fused,
+ * "/fp8" where the weights are. */
 enum { NMLP_KERNEL_SHAPE_TEXT_MAX = 192 };
 void nmlp_kernel_shape_print(char text[NMLP_KERNEL_SHAPE_TEXT_MAX], const nmlp_kernel_request *request);
 

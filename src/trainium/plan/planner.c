@@ -325,7 +325,8 @@ static nmlp_status simulate_paper_mlp(search *c, nmlp_err *err) {
 static nmlp_status simulate_paper(search *c, nmlp_err *err) {
     bool given = nmlp_tiling_get(c->rq->tiling, "x", 0) == NMLP_X_GIVEN;
     nmlp_mlp_ranks ranks = nmlp_kernel_mlp_ranks(c->rq);
-    if (c->rq->fuse.norm_e12 > 0 || c->rq->fuse.residual) return NMLP_OK; /* nothing of that kind is published */
+    if (c->rq->fuse.norm_e12 > 0 || c->rq->fuse.residual || c->rq->fp8)
+        return NMLP_OK; /* nothing of that kind is published */
     if (c->op == NMLP_PLAN_XW || (ranks.gate == 0 && ranks.up == 0 && ranks.down == 0)) return NMLP_OK; /* no factors */
     if (c->op == NMLP_PLAN_MLP) return simulate_paper_mlp(c, err);
     for (int table = 1; table <= 2; table++) {

@@ -92,12 +92,13 @@ static void add_params(nmlp_strip *b) {
     nmlp_program_add_param(b->p, "shared", t->shared);
     if (b->rq->fuse.norm_e12 > 0) nmlp_program_add_param(b->p, "norm_e12", b->rq->fuse.norm_e12);
     if (b->rq->fuse.residual) nmlp_program_add_param(b->p, "residual", 1);
+    if (b->rq->fp8) nmlp_program_add_param(b->p, "fp8", 1);
 }
 
 nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
                              const nmlp_strip_plan *plan, nmlp_err *err) {
     const nmlp_machine *m = rq->machine;
-    *b = (nmlp_strip){.rq = rq, .plan = *plan};
+    *b = (nmlp_strip){.rq = rq, .plan = *plan, .one = -1};
     NMLP_RETURN_IF_FAILED(nmlp_program_create(&b->p, name, err));
     b->parts = (int64_t)m->partitions;
     b->s_rows = (int64_t)m->stationary_max;
@@ -119,16 +120,16 @@ static nmlp_strip_stream stream_of(const nmlp_strip *b, const char *name, nmlp_p
                            .end = nmlp_pack_n_tiles(&pack),
                            .late = late && b->plan.out_ring > 1};
     w.pieces = 1;
-    int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(b->rq->dtype),
+    int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(nmlp_kernel_weight_dtype(b->rq)),
             aim = late && b->plan.out_bytes > 0 ? b->plan.out_bytes : b->plan.ring_bytes;
     w.split = pack.planes > 1 && run_bytes > aim;
-    w.block = nmlp_min(nmlp_max(aim / run_bytes, 1), w.end);
+    w.block = nmlp_strip_block(b->rq, nmlp_pack_tile_run(&pack), aim, w.end);
     return w;
 }
 
 nmlp_strip_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late) {
     nmlp_strip_stream w = stream_of(b, name, pack, late);
-    w.tensor = nmlp_pack_declare(b->p, name, b->rq->dtype, &w.pack);
+    w.tensor = nmlp_pack_declare(b->p, name, nmlp_kernel_weight_dtype(b->rq), &w.pack);
     return w;
 }
 
@@ -145,7 +146,7 @@ nmlp_strip_stream nmlp_strip_weights_apart(nmlp_strip *b, const char *name, cons
                            .chunk_tiles = nmlp_pack_plane_tiles(&w.pack, plane),
                            .columns = w.pack.columns,
                            .planes = 1};
-        w.plane_tensor[plane] = nmlp_pack_declare(b->p, names[plane], b->rq->dtype, one);
+        w.plane_tensor[plane] = nmlp_pack_declare(b->p, names[plane], nmlp_kernel_weight_dtype(b->rq), one);
     }
     return w;
 }
@@ -165,14 +166,15 @@ static void make_ring(nmlp_strip *b, const char *name, nmlp_strip_stream *stream
     }
     bool pieces = dims[1] > 0;
     if (pieces) dims[0] /= dims[1];
-    int ring = dims[0] > 0 ? sbuf(b, name, b->rq->dtype, (int)copies, pieces ? 2 : 1, dims) : -1;
+    nmlp_nc_dtype dtype = nmlp_kernel_weight_dtype(b->rq);
+    int ring = dims[0] > 0 ? sbuf(b, name, dtype, (int)copies, pieces ? 2 : 1, dims) : -1;
     for (int i = 0; i < n_streams; i++)
         if (rings(&streams[i], late)) streams[i].ring = ring;
 }
 
 static int resident_buffer(nmlp_strip *b, const char *name, const nmlp_strip_stream *w, int64_t tiles) {
     const int64_t dims[] = {tiles * w->pack.chunk_tiles, w->pack.columns};
-    return sbuf(b, name, b->rq->dtype, 1, 2, dims);
+    return sbuf(b, name, nmlp_kernel_weight_dtype(b->rq), 1, 2, dims);
 }
 
 void nmlp_strip_hold(nmlp_strip *b, nmlp_strip_stream *u, nmlp_strip_stream *u_held, nmlp_strip_stream *last) {

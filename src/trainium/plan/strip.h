@@ -59,6 +59,7 @@ typedef struct nmlp_strip {
     int x, y;                     /* tensors */
     int acc, flip, raw, xt;       /* buffers; -1: not used */
     int ones, eps, squares, root; /* of the norm of x (strip_norm.c); -1: not used */
+    int one;                      /* spreads scales of rows (strip_scale.c); -1: not used */
     int64_t flip_tiles;           /* of features that one group of transposes fills */
     int strip;                    /* loop variable over strips */
 } nmlp_strip;
@@ -83,6 +84,8 @@ typedef struct nmlp_strip_stream {
     bool late;          /* passes through the ring of the last products */
     int64_t pieces;     /* DMAs per block, which then is one column tile and has the buffer of a resident one */
     int ring;           /* buffer it passes through, or lies in */
+    int scale[2];       /* buffers of the scales of its outputs by plane (strip_scale.c); -1: it has none */
+    int scale_tensor[2];
 } nmlp_strip_stream;
 
 /* An activation on chip: [P; tiles, row tiles, rows]. `features` is the length of the axis it is cut from. */
@@ -146,6 +149,14 @@ static inline int64_t nmlp_strip_stream_run(const nmlp_strip_stream *w) {
     return w->split ? (first > second ? first : second) : w->block * nmlp_pack_tile_run(&w->pack);
 }
 
+/* Column tiles of `run` elements a DMA moves that aims at `aim` bytes, of `tiles`: no more elements than one
+ * instruction may touch. */
+static inline int64_t nmlp_strip_block(const nmlp_kernel_request *rq, int64_t run, int64_t aim, int64_t tiles) {
+    int64_t bytes = run * (int64_t)nmlp_nc_dtype_bytes(nmlp_kernel_weight_dtype(rq)),
+            most = (int64_t)rq->machine->sbuf_free_max / run;
+    return nmlp_min(nmlp_max(nmlp_min(aim / bytes, most), 1), tiles);
+}
+
 /* Blocks must not straddle what is held at a time: as many of equal length as it takes, or, where the last hold is
  * shorter, the largest divisor that is not above the block. */
 static inline void nmlp_strip_stream_fit(nmlp_strip_stream *w, int64_t held) {
@@ -187,6 +198,18 @@ nmlp_buf_ref nmlp_strip_root(const nmlp_strip *b, int st, nmlp_size parts, nmlp_
 /* SBUF bytes per partition that the norm takes: rows of a row tile, and row tiles of a strip. */
 int64_t nmlp_strip_norm_bytes(const nmlp_kernel_request *rq, int64_t tile, int64_t row_tiles);
 void nmlp_strip_declare_norm(nmlp_strip *b);
+/* Scales of FP8 weights. Before the strips: tensors and buffers of a stream, `rows` where its result is in rows; then
+ * their loads. Both do nothing for other weights. */
+void nmlp_strip_declare_scales(nmlp_strip *b, nmlp_strip_stream *w, bool rows);
+void nmlp_strip_load_scales(nmlp_strip *b, const nmlp_strip_stream *w, bool rows);
+/* Of column tile `tile` of a plane: a number for each of `parts` partitions. */
+nmlp_buf_ref nmlp_strip_scale(const nmlp_strip *b, const nmlp_strip_stream *w, int plane, nmlp_affine tile,
+                              nmlp_size parts);
+/* Of `columns` outputs from `column` on, the same on each of `rows` partitions. */
+nmlp_buf_ref nmlp_strip_row_scale(const nmlp_strip *b, const nmlp_strip_stream *w, nmlp_affine column,
+                                  nmlp_size columns, nmlp_size rows);
+/* SBUF bytes per partition that they take for outputs of `n` in tiles of `columns`. */
+int64_t nmlp_strip_scale_bytes(const nmlp_kernel_request *rq, int64_t n, int64_t columns, int64_t planes, bool rows);
 /* Step number `step` of `steps` between the products of chunk 0 (h.chunk, h.tiles): some rows of chunk 1. */
 void nmlp_strip_load_ahead(nmlp_strip *b, nmlp_strip_operand h, nmlp_affine step, int64_t steps);
 /* out = w^T in for each plane of w: one tile of out at a time; the first chunk of `in` writes, later ones add. */

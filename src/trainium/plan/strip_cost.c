@@ -126,10 +126,11 @@ nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq) {
     nmlp_bounds b = {0};
     b.tensor_ns = flops / nmlp_machine_peak_flops_per_ns(m, fp32) / m->tensor_sustained;
     double x_reads = rq->fuse.residual ? 2 : 1;
-    b.dma_ns = elem * (weights + rows * (x_reads * (double)s->h + out)) / nmlp_dma_peak_bytes_per_ns(m);
+    double weight_bytes = (double)nmlp_nc_dtype_bytes(nmlp_kernel_weight_dtype(rq)) * weights;
+    b.dma_ns = (weight_bytes + elem * rows * (x_reads * (double)s->h + out)) / nmlp_dma_peak_bytes_per_ns(m);
     b.vector_ns = (gated + plain / 2) / lanes / m->vector_clock_ghz;
     b.scalar_ns = (gated + plain / 2) / lanes / m->scalar_clock_ghz;
     pick_binding(&b);
-    b.floor_ns = floor_of(m, &b, elem * (weights + rows * (double)s->h), fp32);
+    b.floor_ns = floor_of(m, &b, weight_bytes + elem * rows * (double)s->h, fp32);
     return b;
 }

@@ -104,17 +104,17 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
             second_tiles = p->k_second > 0 ? nmlp_ceil_div(p->k_second, parts) : k_tiles,
             all_k_tiles = k_tiles + (p->planes - 1) * second_tiles;
     nmlp_pack pack = pack_of(p, plan, m);
-    double elem = (double)nmlp_nc_dtype_bytes(rq->dtype), n_tiles = (double)nmlp_pack_n_tiles(&pack),
+    double elem = (double)nmlp_nc_dtype_bytes(nmlp_kernel_weight_dtype(rq)), n_tiles = (double)nmlp_pack_n_tiles(&pack),
            chunks = (double)nmlp_pack_chunks(&pack);
     int64_t run = nmlp_pack_tile_run(&pack), aim = aims_late(p, plan) ? plan->out_bytes : plan->ring_bytes,
-            block = nmlp_min(nmlp_max(aim / (run * (int64_t)elem), 1), nmlp_pack_n_tiles(&pack));
+            block = nmlp_strip_block(rq, run, aim, nmlp_pack_n_tiles(&pack));
     bool rows = p->kind == NMLP_PRODUCT_ROWS;
     if (rows && !(p->from_act && chunks > 1)) block = nmlp_min(block, plan->out_tiles);
     double cycles, evicts, width;
     if (rows) {
         cycles = (double)k_tiles * n_tiles * fmax((double)columns, m->tensor_min_cycles) * c->pieces;
         evicts = chunks * n_tiles * c->pieces, width = (double)columns;
-        if (rq->fuse.residual)
+        if (rq->fuse.residual || rq->fp8)
             e->vector_ns += evicts * evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
         else
             e->scalar_ns += evicts * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
@@ -122,8 +122,8 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
         cycles = (double)all_k_tiles * n_tiles * c->tile_rows;
         evicts = chunks * n_tiles * c->row_tiles, width = (double)rq->shape.s / c->row_tiles;
         bool gated = p->kind == NMLP_PRODUCT_GATED;
-        e->vector_ns +=
-            evicts * (gated ? 1.0 : (double)p->planes) * evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
+        e->vector_ns += evicts * (gated ? (rq->fp8 ? 2.0 : 1.0) : (double)p->planes) *
+                        evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
         if (gated) e->scalar_ns += evicts * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
     }
     if (rq->dtype == NMLP_NC_FP32) cycles *= m->tensor_fp32_passes;
@@ -146,6 +146,7 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
         e->staged_ns += staged(rq->shape.s, plan->rows, tensor, dma / c->strips);
     e->hbm_bytes += bytes * c->strips;
     e->held_bytes += held.tiles * run * (int64_t)elem;
+    e->held_bytes += nmlp_strip_scale_bytes(rq, p->n, columns, p->planes, rows);
     int64_t plane_run = nmlp_max(nmlp_pack_plane_run(&pack, 0), nmlp_pack_plane_run(&pack, 1));
     return ringed <= 0 ? 0 : split ? plane_run : block * run;
 }
@@ -198,7 +199,7 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     const nmlp_kernel_shape *s = &rq->shape;
     const nmlp_machine *m = rq->machine;
     int64_t parts = (int64_t)m->partitions, elem = (int64_t)nmlp_nc_dtype_bytes(rq->dtype),
-            bank = (int64_t)m->psum_bank_bytes / 4;
+            weight = (int64_t)nmlp_nc_dtype_bytes(nmlp_kernel_weight_dtype(rq)), bank = (int64_t)m->psum_bank_bytes / 4;
     int64_t tile = nmlp_min(nmlp_min(bank, (int64_t)m->moving_max), nmlp_min(plan->rows, s->s));
     int64_t row_tiles = nmlp_min(nmlp_ceil_div(plan->rows, tile), nmlp_ceil_div(s->s, tile)), width = row_tiles * tile;
     nmlp_mlp_ranks ranks = nmlp_kernel_mlp_ranks(rq);
@@ -216,12 +217,12 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
                  nmlp_ceil_div(ranks.down, parts);
     if (op == NMLP_PLAN_MLP) tiles += plan->act_chunk < i_tiles ? 2 * plan->act_chunk : i_tiles;
     int64_t bytes = (tiles * width + x_tiles * row_tiles * nmlp_strip_x_row(rq, plan, tile)) * elem +
-                    (ring_elems * plan->ring + (plan->out_ring > 1 ? late_elems * plan->out_ring : 0)) * elem;
+                    (ring_elems * plan->ring + (plan->out_ring > 1 ? late_elems * plan->out_ring : 0)) * weight;
     bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * out_columns * elem;
     int64_t tail = plan->taper > 0 ? 1 : plan->tail;
     if (tail > 0 && !(dense && plan->act_chunk < i_tiles)) { /* weights of the tail, and its rows */
         int64_t k = op == NMLP_PLAN_XW ? s->h : op == NMLP_PLAN_XUV ? s->r : dense ? s->o : ranks.down;
-        bytes += plan->tail * nmlp_ceil_div(k, parts) * plan->columns * elem;
+        bytes += plan->tail * nmlp_ceil_div(k, parts) * plan->columns * weight;
         bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * plan->columns * nmlp_min(tail, 2) * elem;
     }
     if (nmlp_x_is_flipped(plan->x))

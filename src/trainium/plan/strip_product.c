@@ -219,6 +219,16 @@ static void end_loops(nmlp_strip *b, int n) {
     for (int i = 0; i < n; i++) nmlp_program_end(b->p);
 }
 
+/* The column tile that the loops point at, counted from the first of the tensor. */
+static nmlp_affine column_tile(const tile_loops *l) { return nmlp_affine_plus(l->first, nmlp_at(l->n)); }
+
+/* dst = acc times the scales of its outputs, which lie on partitions. */
+static void take_scaled(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, int plane, nmlp_buf_ref dst,
+                        nmlp_buf_ref acc) {
+    nmlp_program_append_tensor_scalar(b->p, dst, acc, nmlp_strip_scale(b, w, plane, column_tile(l), l->columns),
+                                      NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
+}
+
 /* dst = acc for the first chunk of the contraction, dst += acc for later ones. */
 static void take_sum(nmlp_strip *b, nmlp_buf_ref dst, nmlp_buf_ref acc, int chunk, nmlp_nc_engine copier) {
     if (chunk >= 0) nmlp_program_begin_if(b->p, NMLP_WHEN_FIRST, chunk);
@@ -263,6 +273,8 @@ void nmlp_strip_project(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_op
             nmlp_program_append_tensor_tensor(b->p, result_tile(b, w, out[plane], &l), acc,
                                               nmlp_strip_root(b, l.st, l.columns, l.rows), NMLP_ALU_MUL,
                                               NMLP_ENGINE_VECTOR);
+        else if (b->rq->fp8)
+            take_scaled(b, w, &l, plane, result_tile(b, w, out[plane], &l), acc);
         else
             take_sum(b, result_tile(b, w, out[plane], &l), acc, in.chunk, NMLP_ENGINE_VECTOR);
         nmlp_program_end(b->p);
@@ -289,6 +301,21 @@ static nmlp_buf_ref silu_tile(const nmlp_strip *b, int silu, const tile_loops *l
     return nmlp_buf_range(s, 1, nmlp_affine_const(0), l->rows);
 }
 
+static void take_gate(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, nmlp_buf_ref silu,
+                      nmlp_buf_ref gate) {
+    if (b->rq->fp8)
+        nmlp_program_append_scaled(b->p, silu, gate, NMLP_FUNC_SILU,
+                                   nmlp_strip_scale(b, w, 0, column_tile(l), l->columns));
+    else
+        nmlp_program_append_activation(b->p, silu, gate, NMLP_FUNC_SILU, 1.0);
+}
+
+static void take_up(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, nmlp_buf_ref dst, nmlp_buf_ref up,
+                    nmlp_buf_ref silu) {
+    nmlp_program_append_tensor_tensor(b->p, b->rq->fp8 ? silu : dst, up, silu, NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
+    if (b->rq->fp8) take_scaled(b, w, l, 1, dst, silu);
+}
+
 /* One plane after the other, each with its own weights: gate for all rows of the strip, then up. */
 static void gate_split(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand a, nmlp_strip_operand c,
                        nmlp_strip_operand out) {
@@ -299,13 +326,12 @@ static void gate_split(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_ope
     load_plane(b, w, &l, 0);
     begin_rows(b, w, &l);
     nmlp_buf_ref gate = contract(b, w, a, &l, 0);
-    nmlp_program_append_activation(b->p, silu_tile(b, silu, &l, true), gate, NMLP_FUNC_SILU, 1.0);
+    take_gate(b, w, &l, silu_tile(b, silu, &l, true), gate);
     nmlp_program_end(b->p);
     load_plane(b, w, &l, 1);
     begin_rows(b, w, &l);
     nmlp_buf_ref up = contract(b, w, c, &l, 1);
-    nmlp_program_append_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, true), NMLP_ALU_MUL,
-                                      NMLP_ENGINE_VECTOR);
+    take_up(b, w, &l, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, true));
     end_loops(b, 3);
 }
 
@@ -321,10 +347,9 @@ void nmlp_strip_gate(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_opera
     begin_rows(b, w, &l);
     nmlp_buf_ref gate = contract(b, w, a, &l, 0);
     nmlp_program_append_alloc(b->p, silu);
-    nmlp_program_append_activation(b->p, silu_tile(b, silu, &l, false), gate, NMLP_FUNC_SILU, 1.0);
+    take_gate(b, w, &l, silu_tile(b, silu, &l, false), gate);
     nmlp_buf_ref up = contract(b, w, c, &l, 1);
-    nmlp_program_append_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, false), NMLP_ALU_MUL,
-                                      NMLP_ENGINE_VECTOR);
+    take_up(b, w, &l, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, false));
     end_loops(b, 3);
 }
 
@@ -347,6 +372,12 @@ static nmlp_nc_engine row_copier(const nmlp_strip *b, const nmlp_strip_stream *w
 static void take_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_rows_out out, const tile_loops *l,
                       nmlp_affine column, nmlp_buf_ref acc, int chunk) {
     nmlp_buf_ref dst = nmlp_buf_range(rows_of(b, out.buffer, l), 2, column, l->columns);
+    if (b->rq->fp8) {
+        nmlp_affine first = nmlp_affine_times(column_tile(l), w->pack.columns);
+        nmlp_program_append_tensor_tensor(b->p, dst, acc, nmlp_strip_row_scale(b, w, first, l->columns, l->rows),
+                                          NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
+        return;
+    }
     if (!b->rq->fuse.residual) {
         take_sum(b, dst, acc, chunk, row_copier(b, w));
         return;

@@ -275,6 +275,7 @@ static bool may_come_ahead(const search *s, const nmlp_strip_plan *plan, int64_t
 static bool may_cut_x(const search *s) {
     nmlp_mlp_ranks ranks = nmlp_kernel_mlp_ranks(s->rq);
     if (s->rq->fuse.norm_e12 > 0) return false; /* the norm needs whole rows */
+    if (s->rq->fp8) return false;               /* sums are complete when they leave PSUM, so that scales apply once */
     return s->op == NMLP_PLAN_XUV || (s->op == NMLP_PLAN_MLP && ranks.gate > 0 && ranks.up > 0);
 }
 
@@ -321,7 +322,7 @@ static void enumerate(search *s) {
     const nmlp_kernel_shape *shape = &s->rq->shape;
     bool mlp = s->op == NMLP_PLAN_MLP;
     choices rows = row_choices(s->rq), act = {.v = {1}, .n = 1};
-    if (mlp) act = chunk_choices(s->rq, "ac", shape->o, true);
+    if (mlp) act = chunk_choices(s->rq, "ac", shape->o, !s->rq->fp8);
     for (int i = 0; i < rows.n; i++) {
         for (int k = 0; k < act.n; k++) {
             nmlp_strip_plan plan = {.rows = nmlp_min(rows.v[i], shape->s), .act_chunk = act.v[k], .out_ring = 1};

@@ -76,7 +76,7 @@ int64_t nmlp_taper_cut(nmlp_taper *t, int64_t k_tiles, int64_t cap) {
 nmlp_taper_plan nmlp_taper_plan_of(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, const nmlp_pack *before,
                                    const nmlp_pack *last) {
     const nmlp_machine *m = rq->machine;
-    size_t elem = nmlp_nc_dtype_bytes(rq->dtype);
+    size_t elem = nmlp_nc_dtype_bytes(nmlp_kernel_weight_dtype(rq));
     nmlp_taper_weights segments[2];
     nmlp_taper tapers[2];
     nmlp_taper_plan late = {0};

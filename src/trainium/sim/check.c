@@ -52,6 +52,27 @@ static float row_size(int64_t row) {
     return sizes[row % 4];
 }
 
+/* Codes of FP8 use their range: normal numbers over sqrt(K) times this, which the scales take back. */
+static double codes_per_unit(const nmlp_pack *pack) {
+    return 64.0 * sqrt((double)(pack->k > pack->k_second ? pack->k : pack->k_second));
+}
+
+/* Scales of a packed tensor of FP8: from half to one and a half times what makes up for the size of its codes. */
+static bool fill_scales(nmlp_values *v, const nmlp_program *p, int tensor, nmlp_rng *rng) {
+    static const char suffix[] = "_scale";
+    const nmlp_tensor *t = &p->tensors[tensor];
+    size_t len = strlen(t->name), end = sizeof suffix - 1;
+    char base[NMLP_NAME_MAX] = "";
+    nmlp_pack pack;
+    if (len <= end || len - end >= sizeof base || strcmp(t->name + len - end, suffix) != 0) return false;
+    memcpy(base, t->name, len - end);
+    if (t->dtype != NMLP_NC_FP32 || !nmlp_pack_find(p, base, &pack)) return false;
+    float *scales = nmlp_values_tensor(v, tensor);
+    for (int64_t i = 0; i < t->rows * t->cols; i++)
+        scales[i] = (float)((0.5 + nmlp_rng_uniform(rng)) / codes_per_unit(&pack));
+    return true;
+}
+
 nmlp_status nmlp_check_fill(nmlp_values *v, const nmlp_program *p, uint64_t seed, nmlp_err *err) {
     float *chunk = nmlp_mem_new(CHUNK, sizeof *chunk, err);
     if (!chunk) return NMLP_E_NOMEM;
@@ -64,8 +85,10 @@ nmlp_status nmlp_check_fill(nmlp_values *v, const nmlp_program *p, uint64_t seed
         nmlp_rng_seed(&rng, seed + i + 1);
         nmlp_pack pack = {.k = t->rows};
         nmlp_pack_find(p, t->name, &pack);
+        if (fill_scales(v, p, (int)i, &rng)) continue;
         double scale =
             t->role == NMLP_ROLE_WEIGHT ? 1.0 / sqrt((double)(pack.k > pack.k_second ? pack.k : pack.k_second)) : 1.0;
+        if (t->dtype == NMLP_NC_FP8) scale *= codes_per_unit(&pack);
         char *out = nmlp_values_tensor(v, (int)i);
         size_t elem = nmlp_nc_dtype_bytes(t->dtype);
         for (int64_t done = 0, n = t->rows * t->cols; done < n;) {

@@ -1,9 +1,44 @@
 #include "trainium/sim/check_matrix.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "trainium/neuron/pack.h"
+
+/* Codes [K,N] of FP8 with the scales of their columns, as f32: what the products are of. `scales` is [1,N], or
+ * [columns, tiles * planes] with a tile of columns in each column. */
+static bool dequantise(nmlp_check_matrix *m, nmlp_values *v, const nmlp_program *p, const char *name,
+                       const nmlp_pack *pack, int64_t plane, nmlp_err *err) {
+    char scale_name[2 * NMLP_NAME_MAX];
+    float *wide = nmlp_mem_new((size_t)(m->rows * m->cols), sizeof *wide, err);
+    const float *scales = NULL;
+    int64_t width = 0;
+    bool rows = false;
+    snprintf(scale_name, sizeof scale_name, "%s_scale", name);
+    for (size_t i = 0; i < p->n_tensors; i++)
+        if (strcmp(p->tensors[i].name, scale_name) == 0) {
+            scales = nmlp_values_tensor(v, (int)i);
+            width = p->tensors[i].cols;
+            rows = p->tensors[i].rows == 1 && width == m->cols;
+        }
+    if (!wide || !scales) {
+        nmlp_mem_free(wide);
+        return false;
+    }
+    const uint8_t *codes = (const void *)m->data;
+    for (int64_t k = 0; k < m->rows; k++)
+        for (int64_t n = 0; n < m->cols; n++) {
+            int64_t tile = n / pack->columns;
+            float scale = rows ? scales[n] : scales[n % pack->columns * width + tile * pack->planes + plane];
+            wide[k * m->cols + n] = nmlp_fp8_to_f32(codes[k * m->cols + n]) * scale;
+        }
+    nmlp_mem_free(m->owned);
+    m->owned = wide;
+    m->data = m->owned;
+    m->dtype = NMLP_DTYPE_F32;
+    return true;
+}
 
 static void turn(char *out, const char *in, int64_t rows, int64_t cols, size_t elem) {
     for (int64_t i = 0; i < rows; i++)
@@ -31,7 +66,7 @@ bool nmlp_check_matrix_find(nmlp_check_matrix *m, nmlp_values *v, const nmlp_pro
         else
             turn(m->owned, m->data, t->rows, t->cols, elem), m->rows = t->cols, m->cols = t->rows;
         m->data = m->owned;
-        return true;
+        return m->dtype != NMLP_DTYPE_FP8 || !packed || dequantise(m, v, p, name, &pack, plane, err);
     }
     return false;
 }

@@ -31,12 +31,14 @@ double nmlp_cost_load_stationary(const nmlp_cost_ctx *c, const nmlp_step *step) 
 /* Cycles per element on VectorE. */
 static double vector_cycles(const nmlp_cost_ctx *c, const nmlp_step *step) {
     bool fast = c->machine->vector_fast_modes > 0;
+    bool scalar = step->instr->op == NMLP_OP_TENSOR_SCALAR; /* whose b is one number, free of charge */
     bool narrow = is_16bit(c, &step->dst) && (step->a.buffer < 0 || is_16bit(c, &step->a)) &&
-                  (step->b.buffer < 0 || is_16bit(c, &step->b));
+                  (scalar || step->b.buffer < 0 || is_16bit(c, &step->b));
     bool psum = in_psum(c, &step->dst) || (step->a.buffer >= 0 && in_psum(c, &step->a)) ||
                 (step->b.buffer >= 0 && in_psum(c, &step->b));
     switch (step->instr->op) {
     case NMLP_OP_MEMSET: return narrow && step->instr->value == 0.0 ? 0.5 : 1.0;
+    case NMLP_OP_TENSOR_SCALAR:
     case NMLP_OP_COPY: return !fast || !narrow ? 1.0 : psum ? 0.5 : 0.25;
     case NMLP_OP_TENSOR_TENSOR:
         if (psum) return 1.0;

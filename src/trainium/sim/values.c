@@ -10,7 +10,8 @@
 #include "trainium/sim/values_internal.h"
 
 nmlp_dtype nmlp_nc_dtype_to_tensor(nmlp_nc_dtype dtype) {
-    return dtype == NMLP_NC_FP32 ? NMLP_DTYPE_F32 : dtype == NMLP_NC_BF16 ? NMLP_DTYPE_BF16 : NMLP_DTYPE_F16;
+    static const nmlp_dtype of[] = {NMLP_DTYPE_F32, NMLP_DTYPE_BF16, NMLP_DTYPE_F16, NMLP_DTYPE_FP8};
+    return of[dtype];
 }
 
 static void poison_tensor(const nmlp_tensor *t, void *data) {

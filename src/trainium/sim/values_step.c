@@ -61,7 +61,8 @@ static void round_to(float *x, int64_t n, nmlp_nc_dtype dtype) {
         }
         return;
     }
-    for (int64_t i = 0; i < n; i++) x[i] = nmlp_f16_to_f32(nmlp_f32_to_f16(x[i]));
+    for (int64_t i = 0; i < n; i++)
+        x[i] = dtype == NMLP_NC_FP8 ? nmlp_fp8_round(x[i]) : nmlp_f16_to_f32(nmlp_f32_to_f16(x[i]));
 }
 
 static nmlp_nc_dtype dtype_of(const nmlp_values *v, const nmlp_box *box) { return v->p->buffers[box->buffer].dtype; }
@@ -263,12 +264,29 @@ static bool same_shape(const nmlp_box *a, const nmlp_box *b) {
     return b->buffer < 0 || (a->parts == b->parts && nmlp_box_free(a) == nmlp_box_free(b));
 }
 
+/* b: as many elements as the result has, or one for each partition. */
+static bool second_fits(const nmlp_step *step) {
+    if (step->b.buffer < 0 || step->instr->op == NMLP_OP_TENSOR_TENSOR) return same_shape(&step->dst, &step->b);
+    return step->b.parts == step->dst.parts && nmlp_box_free(&step->b) == 1;
+}
+
+static void compute(const nmlp_instr *in, float *x, float *y, int64_t n) {
+    bool one = in->b.buffer >= 0 && in->op != NMLP_OP_TENSOR_TENSOR;
+    float scale = one ? y[0] : (float)in->scale;
+    if (in->op == NMLP_OP_TENSOR_SCALAR)
+        for (int64_t i = 1; i < n; i++) y[i] = y[0];
+    if (in->op == NMLP_OP_TENSOR_TENSOR || in->op == NMLP_OP_TENSOR_SCALAR)
+        combine(in->alu, x, y, n);
+    else if (in->op == NMLP_OP_ACTIVATION && (in->func != NMLP_FUNC_COPY || scale != 1.0f))
+        for (int64_t i = 0; i < n; i++) x[i] = activate(in->func, scale * x[i]);
+}
+
 static nmlp_status run_elementwise(nmlp_values *v, const nmlp_step *step, nmlp_err *err) {
     const nmlp_instr *in = step->instr;
     runs dst = runs_of(v, &step->dst), a = {0}, b = {0};
     int64_t n = nmlp_box_free(&step->dst);
     float *x = v->row[0], *y = v->row[1];
-    if (!same_shape(&step->dst, &step->a) || !same_shape(&step->dst, &step->b))
+    if (!same_shape(&step->dst, &step->a) || !second_fits(step))
         return nmlp_values_refuse(v, step, NMLP_E_ILLEGAL, "has operands of different shapes", err);
     if (step->a.buffer >= 0) a = runs_of(v, &step->a);
     if (step->b.buffer >= 0) b = runs_of(v, &step->b);
@@ -279,13 +297,11 @@ static nmlp_status run_elementwise(nmlp_values *v, const nmlp_step *step, nmlp_e
             gather(&a, part, x);
             if (has_poison(x, n)) return refuse_poison(v, step, err);
         }
-        if (in->op == NMLP_OP_TENSOR_TENSOR) {
+        if (step->b.buffer >= 0) {
             gather(&b, part, y);
-            if (has_poison(y, n)) return refuse_poison(v, step, err);
-            combine(in->alu, x, y, n);
-        } else if (in->op == NMLP_OP_ACTIVATION && (in->func != NMLP_FUNC_COPY || in->scale != 1.0)) {
-            for (int64_t i = 0; i < n; i++) x[i] = activate(in->func, (float)in->scale * x[i]);
+            if (has_poison(y, nmlp_box_free(&step->b))) return refuse_poison(v, step, err);
         }
+        compute(in, x, y, n);
         round_to(x, n, dtype_of(v, &step->dst));
         scatter(&dst, part, x);
     }

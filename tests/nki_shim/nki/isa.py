@@ -4,7 +4,7 @@ import enum
 import numpy as np
 
 from nki.language import Tensor
-from nki_shim_core import (DTYPE_BYTES, MATMUL, OTHER, Op, activate, check_access, check_capacity, check_matmul, combine, executed, machine, product, require,
+from nki_shim_core import (DTYPE_BYTES, MATMUL, OTHER, Op, activate, check_access, check_capacity, check_matmul, check_scalar, combine, executed, machine, product, require,
                            rounded, transposing)
 
 
@@ -132,6 +132,22 @@ def tensor_tensor(dst, data1, data2, op, engine=engine.vector):
     dst.write(rounded(values, dst.dtype), OTHER)
 
 
+def tensor_scalar(dst, data, op0, operand0, reverse0=False, op1=None, operand1=None, reverse1=False, engine=engine.vector):
+    executed()
+    check_capacity()
+    _operand(data, "tensor_scalar data")
+    _operand(dst, "tensor_scalar dst")
+    _operand(operand0, "operand0", ("sbuf",))
+    _check_engine(engine, (Engine.vector, Engine.scalar), (dst, data, operand0), "tensor_scalar")
+    _same(dst, data, "tensor_scalar")
+    check_scalar(operand0, data.shape[0], "operand0")
+    require(op1 is None and not reverse0, "tensor_scalar", "one operator is what our kernels use")
+    require(isinstance(op0, Op), "operator", f"{op0!r} is not an operator")
+    factor = operand0.read("operand0").reshape((-1,) + (1,) * (len(data.shape) - 1))
+    values = combine(op0.name, data.read("tensor_scalar data"), factor)
+    dst.write(rounded(values.reshape(dst.shape), dst.dtype), OTHER)
+
+
 def activation(dst, op, data, bias=None, scale=1.0):
     executed()
     check_capacity()
@@ -139,9 +155,15 @@ def activation(dst, op, data, bias=None, scale=1.0):
     _operand(dst, "activation dst")
     _same(dst, data, "activation")
     require(isinstance(op, Op), "operator", f"{op!r} is not an operator")
-    require(isinstance(scale, float), "scale", f"{scale!r} is not a float")
+    if isinstance(scale, Tensor):
+        _operand(scale, "activation scale", ("sbuf",))
+        check_scalar(scale, data.shape[0], "activation scale")
+        factor = scale.read("activation scale").reshape((-1,) + (1,) * (len(data.shape) - 1))
+    else:
+        require(isinstance(scale, float), "scale", f"{scale!r} is not a float")
+        factor = np.float32(scale)
     require(bias is None, "bias", "not used by our kernels")
-    values = activate(op.name, np.float32(scale) * data.read("activation data"))
+    values = activate(op.name, factor * data.read("activation data"))
     dst.write(rounded(values.reshape(dst.shape), dst.dtype), OTHER)
 
 

@@ -3,7 +3,7 @@ import numpy as np
 
 from nki_shim_core import Op, Storage, require
 
-float32, bfloat16, float16 = "float32", "bfloat16", "float16"
+float32, bfloat16, float16, float8_e4m3 = "float32", "bfloat16", "float16", "float8_e4m3"
 
 
 class _Memory:

@@ -34,7 +34,20 @@ def machine():
     return Machine(os.environ.get("NKI_SHIM_TARGET", "trn2"))
 
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3": 1}
+# What a code of e4m3 with infinities (trn1, trn2) stands for, largest 240.
+FP8 = np.array([m / 512 for m in range(8)] + [(8 + m) * 2.0 ** (e - 10) for e in range(1, 15) for m in range(8)], dtype=np.float32)
+
+
+def rounded_fp8(values):
+    """To the nearest code, half-way cases to the even one; beyond 240 there is nothing."""
+    size = np.abs(values)
+    require(not bool((size > 240).any()), "fp8_range", f"{size.max()} is above 240")
+    above = np.minimum(np.searchsorted(FP8, size), len(FP8) - 1)
+    below = np.maximum(above - 1, 0)
+    low, high = size - FP8[below], FP8[above] - size
+    index = np.where((low < high) | ((low == high) & (below % 2 == 0)), below, above)
+    return np.copysign(FP8[index], values)
 
 
 def rounded(values, dtype):
@@ -42,6 +55,8 @@ def rounded(values, dtype):
     values = np.ascontiguousarray(values, dtype=np.float32)
     if dtype == "float32":
         return values
+    if dtype == "float8_e4m3":
+        return rounded_fp8(values)
     if dtype == "float16":
         return values.astype(np.float16).astype(np.float32)
     bits = values.view(np.uint32)
@@ -121,6 +136,12 @@ def product(stationary, moving):
         np.multiply(stationary[k][:, None], moving[k][None, :], out=term)
         total += term
     return total
+
+
+def check_scalar(tensor, partitions, what):
+    """A vector of one number for each partition: [P, 1] in fp32."""
+    require(tensor.dtype == "float32", "scalar_operand", f"{what} is {tensor.dtype}")
+    require(tuple(tensor.shape) == (partitions, 1), "scalar_operand", f"{what} has shape {tuple(tensor.shape)} for {partitions} partitions")
 
 
 def check_matmul(k_stationary, k_moving, m, n, dtypes):

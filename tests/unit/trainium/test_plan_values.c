@@ -137,6 +137,25 @@ static void mixed_mlps_match_float64_at_random_shapes_and_ranks(void **state) {
     for (int i = 0; i < 200; i++) check_random_mixed_plan(&rng);
 }
 
+/* Weights in fp8, ranks of all kinds: scales that differ from output to output are applied where they belong. */
+static void fp8_mlps_match_float64_at_random_shapes_and_ranks(void **state) {
+    (void)state;
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, 22);
+    for (int i = 0; i < 80; i++) {
+        nmlp_tiling fix = {0};
+        int64_t rank[3];
+        for (int k = 0; k < 3; k++) rank[k] = nmlp_rng_below(&rng, 3) == 0 ? 0 : odd_size(&rng, 300);
+        nmlp_mlp_ranks ranks = {rank[0], rank[1], rank[2], rank[0] > 0 && nmlp_rng_below(&rng, 3) == 0};
+        if (ranks.shared || nmlp_rng_below(&rng, 4) == 0) ranks.up = ranks.gate;
+        nmlp_kernel_request rq = {
+            .shape = {odd_size(&rng, 700), odd_size(&rng, 400), 0, odd_size(&rng, 600)}, .tiling = &fix, .fp8 = true};
+        fix_details(&fix, &rq.shape, false, &rng); /* sums over chunks of x have no scales */
+        nmlp_kernel_set_ranks(&rq, ranks);
+        check_plan(NMLP_PLAN_MLP, rq, &rng);
+    }
+}
+
 static void planned_kernels_match_float64_at_random_shapes(void **state) {
     (void)state;
     nmlp_rng rng;
@@ -187,6 +206,7 @@ int main(void) {
         cmocka_unit_test(packing_is_one_to_one),
         cmocka_unit_test(planned_kernels_match_float64_at_random_shapes),
         cmocka_unit_test(mixed_mlps_match_float64_at_random_shapes_and_ranks),
+        cmocka_unit_test(fp8_mlps_match_float64_at_random_shapes_and_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

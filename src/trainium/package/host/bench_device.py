@@ -15,9 +15,9 @@ import time
 
 import torch
 
-from mlp import NeuronMlp, Package
+from mlp import NeuronMlp, Package, to_array
 
-COLUMNS = ("kernel", "s", "h", "r", "o", "gate", "up", "down", "shared", "norm", "residual", "dtype", "tiling", "us", "launch")
+COLUMNS = ("kernel", "s", "h", "r", "o", "gate", "up", "down", "shared", "norm", "residual", "fp8", "dtype", "tiling", "us", "launch")
 
 
 def chained_us(module, entry, x, chain, iters):
@@ -41,10 +41,8 @@ def chained_us(module, entry, x, chain, iters):
 
 
 def legacy_us(module, entry, x, iters):
-    import ml_dtypes
     from neuronxcc import nki
-    arrays = [(x if name == "x" else getattr(module, name)).detach().float().numpy().astype(ml_dtypes.bfloat16)
-              for name in entry["arguments"]]
+    arrays = [to_array(x if name == "x" else getattr(module, name)) for name in entry["arguments"]]
     timed = nki.benchmark(warmup=5, iters=iters)(module.package.function(entry))
     timed(*arrays)
     return timed.benchmark_result.nc_latency.get_latency_percentile(50)
@@ -77,7 +75,7 @@ def main():
         else:
             us = chained_us(module.to(device), entry, x.to(device), options.chain, options.iters)
         rows.append(("mlp", entry["rows"], m["hidden"], 0, m["intermediate"] // (m["tp"] * m["lnc"]), form["gate"], form["up"],
-                     form["down"], int(form["shared"]), m["fused"]["norm_eps"] or 0, int(m["fused"]["residual"]), m["dtype"], entry["tiling"], f"{us:.3f}", int(device is None)))
+                     form["down"], int(form["shared"]), m["fused"]["norm_eps"] or 0, int(m["fused"]["residual"]), int(m["weights_dtype"] == "fp8"), m["dtype"], entry["tiling"], f"{us:.3f}", int(device is None)))
         print(f"  {entry['id']:24s} {us:10.1f} us measured, {entry['simulated_us']:10.1f} us simulated", flush=True)
     with open(options.output, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

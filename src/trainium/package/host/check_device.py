@@ -13,7 +13,7 @@ import sys
 
 import torch
 
-from mlp import NeuronMlp, Package
+from mlp import NeuronMlp, Package, to_array
 
 LIMITS = {"bf16": 2e-2, "fp16": 5e-3, "fp32": 1e-4}  # of one MLP, by the largest value
 LOGIT_LIMITS = {"bf16": 6e-2, "fp16": 2e-2, "fp32": 1e-3}  # of the model, by the spread of the logits
@@ -27,13 +27,7 @@ def simulator(dialect):
     else:
         from neuronxcc import nki
         run = lambda function, arrays: nki.simulate_kernel(function, *arrays)  # noqa: E731
-    import ml_dtypes
     import numpy as np
-
-    def to_array(tensor):
-        if tensor.dtype == torch.bfloat16:
-            return tensor.detach().cpu().float().numpy().astype(ml_dtypes.bfloat16)
-        return tensor.detach().cpu().numpy()
 
     def simulate(function, arguments):
         y = run(function, [to_array(a) for a in arguments])

@@ -19,8 +19,9 @@ import sys
 import torch
 from safetensors import safe_open
 
-FORMAT, VERSION = "neuronmlp-trainium-package", 3
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+FORMAT, VERSION = "neuronmlp-trainium-package", 4
+# fp8: no code is above 240, so that the e4m3 of PyTorch and that of the device mean the same
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}
 NEURON_DEVICES = ("xla", "neuron", "privateuseone")
 
 
@@ -111,6 +112,26 @@ def unpack(packed, entry, core=0):
     return matrices
 
 
+def unpack_scales(packed, entry, core=0):
+    """Scales of the outputs [1, outputs] that one core reads, by matrix: output n in row n mod columns, tile by tile and plane by plane."""
+    if entry["cores"] > 1:
+        packed = packed.chunk(entry["cores"], dim=1)[core]
+    planes = entry["planes"]
+    if packed.shape[0] == 1 and packed.shape[1] == planes[0]["outputs"]:
+        return {planes[0]["matrix"]: packed}
+    by_tile = packed.reshape(packed.shape[0], -1, len(planes)).permute(2, 1, 0)
+    return {plane["matrix"]: by_tile[i].reshape(1, -1)[:, :plane["outputs"]] for i, plane in enumerate(planes)}
+
+
+def to_array(tensor):
+    """A NumPy array for NKI, in the tensor's type."""
+    import ml_dtypes
+    kinds = {torch.bfloat16: "bfloat16", torch.float8_e4m3fn: "float8_e4m3"}
+    if tensor.dtype not in kinds:
+        return tensor.detach().cpu().numpy()
+    return tensor.detach().cpu().float().numpy().astype(getattr(ml_dtypes, kinds[tensor.dtype]))
+
+
 def all_reduce(y):
     """The sum over the ranks of torch.distributed's default group."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
@@ -132,7 +153,7 @@ class NeuronMlp(torch.nn.Module):
         for entry in self.entries:
             tensor = tensors.get(entry["tensor"])
             if tensor is None:
-                tensor = torch.empty(entry["shape"], dtype=package.dtype)
+                tensor = torch.empty(entry["shape"], dtype=DTYPES[entry["dtype"]])
             if list(tensor.shape) != entry["shape"]:
                 raise ValueError(f"layer {layer}: {entry['tensor']} is {list(tensor.shape)}, the manifest says {entry['shape']}")
             self.register_parameter(entry["tensor"], torch.nn.Parameter(tensor, requires_grad=False))
@@ -166,10 +187,13 @@ class NeuronMlp(torch.nn.Module):
         return y
 
     def matrices(self, dtype, core):
-        found = {}
+        found, scales = {}, {}
         for entry in self.entries:
-            found.update(unpack(getattr(self, entry["tensor"]).detach().to(dtype), entry, core))
-        return found
+            if entry.get("scales"):
+                scales.update(unpack_scales(getattr(self, entry["tensor"]).detach(), entry, core))
+            else:
+                found.update(unpack(getattr(self, entry["tensor"]).detach().to(dtype), entry, core))
+        return {name: matrix * scales[name].to(dtype) if name in scales else matrix for name, matrix in found.items()}
 
     def by_products(self, x):
         n = x

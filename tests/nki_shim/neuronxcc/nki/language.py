@@ -5,7 +5,7 @@ import numpy as np
 
 from nki_shim_core import (MATMUL, OTHER, ZEROED, Op, Storage, check_access, check_capacity, combine, executed, require, rounded)
 
-float32, bfloat16, float16 = "float32", "bfloat16", "float16"
+float32, bfloat16, float16, float8_e4m3 = "float32", "bfloat16", "float16", "float8_e4m3"
 
 
 class _Memory:
