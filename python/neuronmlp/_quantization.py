@@ -48,8 +48,8 @@ def quantize(
 ) -> Quantization:
     """Writes the checkpoint in `model`, dense or compressed, with weights of 8 or 4 bits to `output`.
 
-    `format` is "q8", "q4" or "q4z", `head` one of them for embedding and output matrix, or "bf16"; `budget_bytes` chooses
-    a format for each matrix instead. Progress and Ctrl-C as of `compress`.
+    `format` is "q8", "q4", "q4z" or "fp8", `head` one of them for embedding and output matrix, or "bf16"; `budget_bytes`
+    chooses a format for each matrix instead. Progress and Ctrl-C as of `compress`.
     """
     options = lib.init(lib.QuantizationOptions)
     options.group, options.budget_bytes, options.resume, options.n_threads = group, budget_bytes, int(resume), threads

@@ -40,7 +40,7 @@ same "commands" "$names --help --version" ""
 same "a command begun" "recover report" re
 for name in $names; do
     "$command" "$name" --help | sed -n '/^options:/,/^examples:/p' >"$work/help"
-    options=$(grep -o '^  [ -].\{0,3\} *--[a-z-]*' "$work/help" | grep -o -- '--[a-z-]*')
+    options=$(grep -o '^  [ -].\{0,3\} *--[a-z0-9-]*' "$work/help" | grep -o -- '--[a-z0-9-]*')
     letters=$(sed -n 's/^  \(-[a-z]\), --.*/\1/p' "$work/help")
     [ "$(echo "$letters" | sort | uniq -d)" = "" ] || fail "$name has a letter twice: $letters"
     echo "$options" | grep -q -- --json || fail "$name: its options were not found"
