@@ -24,6 +24,7 @@ list(APPEND NMLP_LIBRARY_SOURCES ${CMAKE_BINARY_DIR}/generated/page_assets.c)
 
 nmlp_text_literal(NMLP_PAPER_PUBLISHED ${CMAKE_SOURCE_DIR}/tests/data/published.csv)
 nmlp_text_literal(NMLP_PAPER_PERPLEXITY ${CMAKE_SOURCE_DIR}/docs/data/reproduced-perplexity.csv)
+nmlp_text_literal(NMLP_PAPER_ACCURACY ${CMAKE_SOURCE_DIR}/docs/data/measured-accuracy.csv)
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/paper_csv.c @ONLY CONTENT
 "#include \"cli/paper_data.h\"
 
@@ -31,5 +32,7 @@ const char nmlp_paper_published_csv[] =
      @NMLP_PAPER_PUBLISHED@;
 const char nmlp_paper_perplexity_csv[] =
      @NMLP_PAPER_PERPLEXITY@;
+const char nmlp_paper_accuracy_csv[] =
+     @NMLP_PAPER_ACCURACY@;
 ")
 set(NMLP_CLI_GENERATED ${CMAKE_BINARY_DIR}/generated/paper_csv.c)

@@ -12,9 +12,9 @@
 #include "neuronmlp/version.h"
 
 static nmlp_paper_make *const makers[] = {
-    nmlp_paper_latency,        nmlp_paper_speedup,  nmlp_paper_traffic,  nmlp_paper_rate,
-    nmlp_paper_blocks_sweep,   nmlp_paper_ablation, nmlp_paper_mlp,      nmlp_paper_end_to_end,
-    nmlp_paper_published_runs, nmlp_paper_quality,  nmlp_paper_adapters,
+    nmlp_paper_latency,        nmlp_paper_speedup,  nmlp_paper_traffic, nmlp_paper_rate,
+    nmlp_paper_blocks_sweep,   nmlp_paper_ablation, nmlp_paper_mlp,     nmlp_paper_end_to_end,
+    nmlp_paper_published_runs, nmlp_paper_quality,  nmlp_paper_choices, nmlp_paper_adapters,
 };
 
 enum { N_TABLES = sizeof makers / sizeof makers[0] };

@@ -17,6 +17,7 @@ typedef struct predict_args {
     const char *target, *cache, *dtype, *mlp, *cluster;
     double ratio;
     int64_t prompt, generate, batch, tp, tile;
+    bool fp8;
 } predict_args;
 
 typedef struct predicting {
@@ -99,12 +100,15 @@ static nmlp_status predict(predicting *pr, nmlp_err *err) {
         return nmlp_fail_field(err, NMLP_E_ARG, "mlp", "is \"%.40s\"; expected ours, paper or aws", pr->args.mlp);
     if (pr->args.batch < 1 || pr->args.batch > 4096)
         return nmlp_fail_field(err, NMLP_E_ARG, "batch", "is %lld; expected 1 to 4096", (long long)pr->args.batch);
+    if (pr->args.fp8 && (rq.kernels != NMLP_MLP_KERNELS_OURS || rq.dtype == NMLP_NC_FP32))
+        return nmlp_fail_field(err, NMLP_E_ARG, "fp8", "is for our kernels, with activations in bf16 or fp16");
     NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->dense, &planner, &rq, err));
     pr->low = pr->dense;
     rq.decoder.forms = pr->forms.list;
     rq.decoder.n_forms = pr->forms.n;
     if (pr->rank == 0) rq.decoder.slices = c->slices;
-    if (pr->forms.n > 0) NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->low, &planner, &rq, err));
+    rq.fp8 = pr->args.fp8;
+    if (pr->forms.n > 0 || rq.fp8) NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->low, &planner, &rq, err));
     rq.slices = true;
     if (pr->rank > 0 && pr->args.tp > 1) NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->slices, &planner, &rq, err));
     pr->seconds = nmlp_clock_seconds() - start;
@@ -166,6 +170,7 @@ static int print_json(const predicting *pr) {
     nmlp_json_put_int(w, "tp", pr->args.tp);
     nmlp_json_put_int(w, "batch", pr->args.batch);
     nmlp_json_put_string(w, "mlp", pr->args.mlp);
+    nmlp_json_put_bool(w, "fp8", pr->args.fp8);
     nmlp_json_put_number(w, "ratio", pr->args.ratio);
     nmlp_json_put_int(w, "rank", pr->rank);
     put_prediction(w, &pr->low);
@@ -226,6 +231,7 @@ static void print_human(const predicting *pr) {
                pr->forms.n == 1 ? "" : "s");
     else
         printf("  no --ratio: both columns are dense\n");
+    if (pr->args.fp8) printf("  fp8: weights of the MLPs under \"compressed\"\n");
     printf("\n  %-14s %25s %27s\n  %-14s %12s %12s  %12s %12s\n", "one pass (us)", "prefill", "decode", "", "dense",
            "compressed", "dense", "compressed");
 #define PRINT_PART(part)                                                                                               \
@@ -252,6 +258,8 @@ static int run(int argc, char **argv) {
          "whose kernels compute the MLPs (default ours; paper: dense ones are AWS's)"},
         {"tp", 0, NMLP_OPT_INT, &a->tp, "N", "cores that share the model (default 1)"},
         {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
+        {"fp8", 0, NMLP_OPT_FLAG, &a->fp8, NULL,
+         "MLPs of the compressed model (or, without --ratio, the dense one) in fp8"},
         {"cache", 0, NMLP_OPT_STRING, &a->cache, "FILE", "remember plans in FILE"},
     };
     nmlp_cli cli;

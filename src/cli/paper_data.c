@@ -40,13 +40,21 @@ double nmlp_paper_published(const char *kernel, int64_t rows, const char *unit, 
     return NAN;
 }
 
-double nmlp_paper_perplexity(const char *model, const char *method, double ratio, const char *text) {
+/* In a table of model, method, ratio, name, value. */
+static double measured(const char *at, const char *model, const char *method, double ratio, const char *text) {
     enum { MODEL, METHOD, RATIO, TEXT, VALUE };
     char line[LINE_MAX_BYTES], *f[FIELDS_MAX];
-    const char *at = nmlp_paper_perplexity_csv;
     for (int n; (n = next_line(&at, line, f)) > 0;)
         if (n > VALUE && strcmp(f[MODEL], model) == 0 && strcmp(f[METHOD], method) == 0 &&
             fabs(atof(f[RATIO]) - ratio) < 1e-9 && strcmp(f[TEXT], text) == 0)
             return atof(f[VALUE]);
     return NAN;
+}
+
+double nmlp_paper_perplexity(const char *model, const char *method, double ratio, const char *text) {
+    return measured(nmlp_paper_perplexity_csv, model, method, ratio, text);
+}
+
+double nmlp_paper_accuracy(const char *model, const char *method, double ratio, const char *task) {
+    return measured(nmlp_paper_accuracy_csv, model, method, ratio, task);
 }

@@ -57,6 +57,8 @@ void nmlp_paper_put_section(const nmlp_paper_table *table, nmlp_page *page);
 double nmlp_paper_published(const char *kernel, int64_t rows, const char *unit, const char *tiling);
 /* A measured perplexity (docs/data/reproduced-perplexity.csv). */
 double nmlp_paper_perplexity(const char *model, const char *method, double ratio, const char *text);
+/* A measured accuracy in percent (docs/data/measured-accuracy.csv). */
+double nmlp_paper_accuracy(const char *model, const char *method, double ratio, const char *task);
 
 /* What is computed. */
 typedef struct nmlp_paper_scope {
@@ -74,6 +76,6 @@ nmlp_paper_make nmlp_paper_latency, nmlp_paper_speedup, nmlp_paper_traffic, nmlp
     nmlp_paper_ablation;
 /* paper_models.c */
 nmlp_paper_make nmlp_paper_mlp, nmlp_paper_end_to_end, nmlp_paper_published_runs, nmlp_paper_quality,
-    nmlp_paper_adapters;
+    nmlp_paper_choices, nmlp_paper_adapters;
 
 #endif

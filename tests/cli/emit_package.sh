@@ -35,6 +35,9 @@ done
 "$nmlp" quantize "$dir/t" -o "$dir/q" --format fp8 --head bf16 --calib-tokens 512 --heldout 0 --ctx 64 >/dev/null 2>&1
 "$nmlp" emit --target trn1 --model "$dir/q" --buckets 1,40 -o "$dir/fp8-trn1" --json | grep -q '"weights":"fp8"' || fail "fp8 weights were widened"
 "$nmlp" emit --target trn3 --model "$dir/q" --buckets 1,40 --tp 2 --lnc 2 -o "$dir/fp8-trn3" >/dev/null
+"$nmlp" predict llama-3.2-1b --target trn2 --prompt 32 --generate 4 --fp8 --cache "$dir/plans" --json >"$dir/fp8.json"
+sed 's/.*"speedup":\([0-9.]*\).*/\1/' "$dir/fp8.json" | awk '{ exit !($1 > 1.2 && $1 < 2) }' || fail "fp8 does not help decode: $(cat "$dir/fp8.json")"
+refuses 2 "is for our kernels" predict llama-3.2-1b --target trn2 --fp8 --mlp aws
 refuses 2 "cannot be folded" emit --target trn2 --model "$dir/q" --fuse norm -o "$dir/new"
 refuses 2 "does not mix" plan --target trn2 --op mlp --shape 1,256,0,512 --fp8 --dtype fp32
 refuses 2 "kernel mlp only" simulate --target trn2 --kernel xuv --shape 1,256,128,512 --fp8

@@ -155,7 +155,7 @@ static nmlp_status paper_us(const pass *p, int64_t intermediate, nmlp_mlp_ranks 
 }
 
 static nmlp_status ranks_us(const pass *p, int64_t intermediate, nmlp_mlp_ranks ranks, double *us, nmlp_err *err) {
-    nmlp_kernel_request rq = {.shape = {p->rows, p->rq->decoder.hidden, 0, intermediate}};
+    nmlp_kernel_request rq = {.shape = {p->rows, p->rq->decoder.hidden, 0, intermediate}, .fp8 = p->rq->fp8};
     nmlp_kernel_set_ranks(&rq, ranks);
     if (p->rq->kernels == NMLP_MLP_KERNELS_AWS) return separate_us(p, intermediate, ranks, false, us, err);
     if (p->rq->kernels == NMLP_MLP_KERNELS_PAPER) return paper_us(p, intermediate, ranks, us, err);
@@ -264,8 +264,8 @@ static double weight_bytes(const nmlp_predict_request *rq) {
            mlp = 0;
     for (size_t i = 0; i < d->n_forms; i++) mlp += (double)d->forms[i].n_layers * mlp_params(rq, d->forms[i].ranks);
     if (!d->forms) mlp = (double)d->n_layers * mlp_params(rq, (nmlp_mlp_ranks){0});
-    return (mlp + (double)d->n_layers * (2 * h * q + 2 * h * kv) + h * (double)d->vocab) *
-           (double)nmlp_nc_dtype_bytes(rq->dtype);
+    double elem = (double)nmlp_nc_dtype_bytes(rq->dtype), mlp_elem = rq->fp8 ? 1 : elem;
+    return mlp * mlp_elem + ((double)d->n_layers * (2 * h * q + 2 * h * kv) + h * (double)d->vocab) * elem;
 }
 
 nmlp_status nmlp_predict(nmlp_prediction *out, const nmlp_planner *planner, const nmlp_predict_request *rq,

@@ -38,6 +38,7 @@ typedef struct nmlp_predict_request {
     nmlp_mlp_kernels kernels;
     bool slices; /* what if each core's slice had factors of its own, with as many parameters in all */
     nmlp_nc_dtype dtype;
+    bool fp8; /* weights of the MLPs; our kernels only */
 } nmlp_predict_request;
 
 #define NMLP_PREDICT_PARTS(X) X(mlp) X(projections) X(attention) X(norms) X(lm_head) X(all_reduce) X(launch)
