@@ -29,12 +29,14 @@ int64_t nmlp_quant_layer_views(const nmlp_config *config, int64_t layer) {
     return ATTENTION_VIEWS + MLP_VIEWS * nmlp_config_mlp_count(config, layer);
 }
 
+static nmlp_factors *factors_of(nmlp_layer *layer, int64_t i) {
+    if (i < ATTENTION_VIEWS) return &layer->attention[i / PARTS];
+    int64_t at = i - ATTENTION_VIEWS, matrix = at % MLP_VIEWS / PARTS;
+    return layer->experts ? &layer->experts[at / MLP_VIEWS].mlp[matrix] : &layer->mlp[matrix];
+}
+
 nmlp_view *nmlp_quant_layer_view(nmlp_layer *layer, int64_t i) {
-    nmlp_factors *f = &layer->attention[i / PARTS];
-    if (i >= ATTENTION_VIEWS) {
-        int64_t at = i - ATTENTION_VIEWS, matrix = at % MLP_VIEWS / PARTS;
-        f = layer->experts ? &layer->experts[at / MLP_VIEWS].mlp[matrix] : &layer->mlp[matrix];
-    }
+    nmlp_factors *f = factors_of(layer, i);
     return i % PARTS == 0 ? &f->w : i % PARTS == 1 ? &f->u : &f->v;
 }
 
