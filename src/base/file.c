@@ -77,7 +77,7 @@ nmlp_status nmlp_file_read(nmlp_str *text, const char *path, size_t max_bytes, n
         st = nmlp_fail(err, NMLP_E_LIMIT, "%s: is %zu bytes, at most %zu are read", path, map.bytes, max_bytes);
     } else {
         nmlp_str_append(text, map.data, map.bytes);
-        st = nmlp_str_status(text, err);
+        if (text->failed) st = nmlp_fail(err, NMLP_E_NOMEM, "%s: out of memory for its %zu bytes", path, map.bytes);
     }
     nmlp_file_map_close(&map);
     return st;

@@ -33,36 +33,46 @@ static bool only_space(const char *at, const char *end) {
     return at == end;
 }
 
-/* Every value but the first of a container stands behind a comma or colon outside strings. */
-static size_t count_values(const char *text, size_t len) {
-    size_t n = 1;
+/* What malloc takes for so many bytes. */
+static size_t block_bytes(size_t bytes) { return bytes <= 24 ? 32 : (bytes + 8 + 15) / 16 * 16; }
+
+/* Every value but the first of a container stands behind a comma outside strings. */
+nmlp_json_size nmlp_json_measure(const char *text, size_t len) {
+    nmlp_json_size size = {.n_values = 1};
+    size_t begin = 0;
     bool quoted = false;
     for (size_t i = 0; i < len; i++) {
         char c = text[i];
         if (quoted) {
-            if (c == '\\')
+            if (c == '\\') {
                 i++;
-            else if (c == '"')
+            } else if (c == '"') {
                 quoted = false;
+                size.n_strings++;
+                size.bytes += block_bytes(i - begin);
+            }
         } else if (c == '"') {
             quoted = true;
+            begin = i;
         } else if (c == ',' || c == '[' || c == '{') {
-            n++;
+            size.n_values++;
         }
     }
-    return n;
+    size.bytes += size.n_values * block_bytes(sizeof(cJSON));
+    return size;
 }
 
 nmlp_status nmlp_json_parse(nmlp_json_doc *doc, const char *text, size_t len, const char *origin, nmlp_err *err) {
     *doc = (nmlp_json_doc){0};
     if (len == 0) return nmlp_fail(err, NMLP_E_FORMAT, "%s: is empty, JSON expected", origin);
-    if (len > JSON_VALUES_MAX && count_values(text, len) > JSON_VALUES_MAX)
+    if (len > JSON_VALUES_MAX && nmlp_json_measure(text, len).n_values > JSON_VALUES_MAX)
         return nmlp_fail(err, NMLP_E_LIMIT, "%s: holds more than %d values", origin, JSON_VALUES_MAX);
     const char *end = text;
     errno = 0; /* of a text it cannot read cJSON says the same as of memory it cannot have */
     cJSON *root = cJSON_ParseWithLengthOpts(text, len, &end, 0);
     if (!root && errno == ENOMEM)
-        return nmlp_fail(err, NMLP_E_NOMEM, "%s: out of memory for the values in %zu bytes of JSON", origin, len);
+        return nmlp_fail(err, NMLP_E_NOMEM, "%s: out of memory: the values in it need about %zu bytes", origin,
+                         nmlp_json_measure(text, len).bytes);
     if (end < text || end > text + len) end = text + len; /* cJSON can report one past a truncated text */
     if (!root) return fail_at(err, origin, text, end);
     if (!only_space(end, text + len)) {

@@ -17,6 +17,14 @@ typedef struct nmlp_json_doc {
     char *origin; /* file name for messages */
 } nmlp_json_doc;
 
+/* What a text will be once it is parsed, counted without parsing it; of a text that is not JSON, anything. */
+typedef struct nmlp_json_size {
+    size_t n_values, n_strings;
+    size_t bytes; /* of memory for all of them */
+} nmlp_json_size;
+
+nmlp_json_size nmlp_json_measure(const char *text, size_t len);
+
 /* Refuses texts of more values than any real file has: parsed, each takes about a hundred bytes. */
 nmlp_status nmlp_json_parse(nmlp_json_doc *doc, const char *text, size_t len, const char *origin, nmlp_err *err);
 nmlp_status nmlp_json_load(nmlp_json_doc *doc, const char *path, nmlp_err *err);

@@ -54,6 +54,28 @@ short_of 30000000 quantize "$tiny" -o "$work/out" --format q4 --calib "$work/tex
 short_of 30000000 recover "$tiny" -o "$work/out" --text "$work/text" --train mlp --steps 1 --batch 1 --ctx 32 --heldout 1 -t 1
 short_of 1500000 plan --target trn1 --op mlp --shape 512,1024,0,2048 -t 1
 
+# A tokenizer that cannot be held is refused with what it needs, whichever command reads it, and that is not more than it takes.
+need=0
+for bytes in 1000000 2000000 3000000 4000000; do
+    for words in "tokenize $tiny -p hello" "run $tiny -p hello -n 2" "eval $tiny --text $work/text"; do
+        # shellcheck disable=SC2086
+        short_of $bytes $words
+        need=$(sed -n 's/.*tokenizer.json: out of memory: the tokenizer needs at least \([0-9]*\) bytes, [0-9]* are available.*/\1/p' "$work/err")
+        [ "${need:-0}" -gt "$bytes" ] || { cat "$work/err"; fail "$words in $bytes bytes: what the tokenizer needs is not named"; }
+    done
+done
+holds=0
+for bytes in $need $((need + need / 10)) $((need + need / 5)) $((need + need / 2)); do
+    status=0
+    "$command" tokenize "$tiny" -p hello --memory "$bytes" >/dev/null 2>"$work/err" || status=$?
+    case $status in
+        0) holds=$bytes ;;
+        1) grep -q "out of memory: the tokenizer needs .* [0-9]* bytes" "$work/err" || { cat "$work/err"; fail "$bytes bytes: no number"; } ;;
+        *) fail "tokenize in $bytes bytes: exit $status" ;;
+    esac
+done
+[ "$holds" -gt 0 ] || fail "half as much again as it says it needs is not enough for the tokenizer"
+
 # Address space, data, descriptors.
 for kb in 60000 200000 400000; do
     within "-v $kb" info "$tiny"

@@ -1,4 +1,5 @@
 /* JSON in and out. */
+#include <malloc.h>
 #include <stdlib.h>
 
 #include "base/json.h"
@@ -138,6 +139,42 @@ static void more_values_than_any_file_has_are_refused(void **state) {
     free(text);
 }
 
+/* Memory of a text once parsed, against what the C library says it gave for it. */
+static void what_a_text_will_take_is_known_before(void **state) {
+    static const struct {
+        const char *text;
+        size_t n_values, n_strings;
+    } cases[] = {
+        {"7", 1, 0},
+        {"[1,2,3]", 4, 0},
+        {"{\"a\":1,\"b\":[true,null]}", 5, 2},
+        {"{\"a,[{\":\"b\\\",\",\"c\":\"\"}", 3, 4},
+    };
+    nmlp_str text;
+    nmlp_json_doc doc;
+    nmlp_err err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        nmlp_json_size size = nmlp_json_measure(cases[i].text, strlen(cases[i].text));
+        assert_int_equal(size.n_values, cases[i].n_values);
+        assert_int_equal(size.n_strings, cases[i].n_strings);
+    }
+    nmlp_str_init(&text);
+    nmlp_str_puts(&text, "{\"0\":0");
+    for (int i = 1; i < 20000; i++) nmlp_str_printf(&text, ",\"entry number %d\":[%d,\"%*d\"]", i, i, i % 60, i);
+    nmlp_str_putc(&text, '}');
+#ifndef NMLP_SANITIZED /* its allocator is another */
+    size_t need = nmlp_json_measure(text.data, text.len).bytes, before = mallinfo2().uordblks;
+    nmlp_assert_ok(nmlp_json_parse(&doc, text.data, text.len, "text", &err), &err);
+    size_t taken = mallinfo2().uordblks - before;
+    assert_in_range(need, taken - taken / 50, taken + taken / 50);
+#else
+    nmlp_assert_ok(nmlp_json_parse(&doc, text.data, text.len, "text", &err), &err);
+#endif
+    nmlp_json_free(&doc);
+    nmlp_str_fini(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_that_are_no_utf8_are_replaced),
@@ -147,6 +184,7 @@ int main(void) {
         cmocka_unit_test(deep_nesting_is_refused_not_followed),
         cmocka_unit_test(huge_numbers_are_no_integers),
         cmocka_unit_test(written_text_reads_back),
+        cmocka_unit_test(what_a_text_will_take_is_known_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
