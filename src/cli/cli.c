@@ -85,7 +85,8 @@ static bool store_value(const nmlp_opt *opt, const char *text) {
     switch (opt->kind) {
     case NMLP_OPT_FLAG: *(bool *)opt->value = true; return true;
     case NMLP_OPT_STRING: *(const char **)opt->value = text; return true;
-    case NMLP_OPT_INT: return store_int(text, opt->value);
+    case NMLP_OPT_INT:
+    case NMLP_OPT_SEED: return store_int(text, opt->value);
     case NMLP_OPT_NUMBER: return store_number(text, opt->value);
     }
     return false;
@@ -146,7 +147,9 @@ static int parse_options(nmlp_cli *cli, const nmlp_opt *all, size_t n_all, int a
         if (!opt) return refuse_option(cli, all, n_all, argv[optind - 1]);
         if (!store_value(opt, optarg))
             return nmlp_cli_usage(cli, "--%s: \"%s\" is not a %snumber", opt->name, optarg,
-                                  opt->kind == NMLP_OPT_INT ? "whole " : "");
+                                  opt->kind == NMLP_OPT_NUMBER ? "" : "whole ");
+        if (opt->kind == NMLP_OPT_INT && *(int64_t *)opt->value < 0)
+            return nmlp_cli_usage(cli, "--%s is %s; it must be 0 or more", opt->name, optarg);
     }
     return -1;
 }
@@ -183,8 +186,7 @@ int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *o
         return nmlp_cli_usage(cli, "an argument is missing; usage: neuronmlp %s %s", command->name, command->usage);
     if (given > max_positionals)
         return nmlp_cli_usage(cli, "unexpected argument \"%s\"", argv[optind + max_positionals]);
-    if (cli->n_threads < 0 || cli->n_threads > 1024) return nmlp_cli_usage(cli, "--threads must be from 0 to 1024");
-    if (memory_bytes < 0) return nmlp_cli_usage(cli, "--memory must be 0 or more");
+    if (cli->n_threads > 1024) return nmlp_cli_usage(cli, "--threads must be from 0 to 1024");
     if (memory_bytes > 0 && nmlp_memory_cap((size_t)memory_bytes, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
     for (int i = 0; i < given; i++) cli->positionals[i] = argv[optind + i];
     cli->n_positionals = given;

@@ -19,7 +19,8 @@ enum { NMLP_EXIT_OK = 0, NMLP_EXIT_FAILED = 1, NMLP_EXIT_USAGE = 2, NMLP_POSITIO
 typedef enum nmlp_opt_kind {
     NMLP_OPT_FLAG,   /* value: bool */
     NMLP_OPT_STRING, /* value: const char * */
-    NMLP_OPT_INT,    /* value: int64_t */
+    NMLP_OPT_INT,    /* value: int64_t; a negative one is refused */
+    NMLP_OPT_SEED,   /* value: int64_t, any */
     NMLP_OPT_NUMBER  /* value: double */
 } nmlp_opt_kind;
 

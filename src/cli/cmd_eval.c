@@ -303,7 +303,6 @@ static int check(const nmlp_cli *cli, struct eval_options *o) {
     if (o->suite && !o->data_dir) return nmlp_cli_usage(cli, "--suite needs --data-dir DIR");
     if (o->resume && !o->suite) return nmlp_cli_usage(cli, "--resume goes with --suite");
     if (!o->suite && cli->n_positionals != 1) return nmlp_cli_usage(cli, "several models go with --suite only");
-    if (o->limit < 0) return nmlp_cli_usage(cli, "--limit must not be negative");
     if (o->text && (o->limit || o->data || o->labels || o->data_dir))
         return nmlp_cli_usage(
             cli, "--limit, --data, --labels and --data-dir do not go with --text; --max-tokens shortens a text");

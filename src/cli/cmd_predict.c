@@ -265,6 +265,8 @@ static int run(int argc, char **argv) {
     nmlp_cli cli;
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_predict, opts, sizeof opts / sizeof opts[0], 0, 1, argc, argv);
     if (code >= 0) return code;
+    if (a->tile < 1 || a->tile > NMLP_RANK_TILE_MAX)
+        return nmlp_cli_usage(&cli, "--tile is %lld; it must be from 1 to %d", (long long)a->tile, NMLP_RANK_TILE_MAX);
     if (a->cluster && a->target) return nmlp_cli_usage(&cli, "--cluster and --target exclude each other");
     if (a->cluster)
         return nmlp_predict_cluster_run(&cli, &(nmlp_predict_cluster){.spec = a->cluster,

@@ -20,7 +20,6 @@ struct args {
 static int check_args(const nmlp_cli *cli, struct args *a) {
     nmlp_quantize_options *m = &a->request.method;
     if (!a->output) return nmlp_cli_usage(cli, "-o DIR is needed");
-    if (m->budget_bytes < 0) return nmlp_cli_usage(cli, "--budget-bytes must be positive");
     if (m->budget_bytes > 0) {
         if (a->format) return nmlp_cli_usage(cli, "--format and --budget-bytes exclude each other");
         return -1;

@@ -158,11 +158,12 @@ out:
 static int run(int argc, char **argv) {
     struct words words = {.mode = "factors", .train = "factors", .peer_timeout_s = NMLP_CLUSTER_TIMEOUT_S};
     nmlp_recover_options o = nmlp_recover_defaults();
+    double explore = NAN; /* not given */
     const nmlp_opt opts[] = {
         {"output", 'o', NMLP_OPT_STRING, &words.output, "DIR", "where to write the trained checkpoint"},
         {"teacher", 0, NMLP_OPT_STRING, &words.teacher, "MODEL", "dense model to imitate (default: next-token loss)"},
         {"match", 0, NMLP_OPT_NUMBER, &o.match, "X", "weight of imitating the teacher's hidden states too (default 0)"},
-        {"explore", 0, NMLP_OPT_NUMBER, &o.explore, "X",
+        {"explore", 0, NMLP_OPT_NUMBER, &explore, "X",
          "share of the training text that the teacher writes itself (default a third, without a teacher 0)"},
         {"text", 0, NMLP_OPT_STRING, &words.text, "FILE", "training text; a part of it is held out"},
         {"steps", 0, NMLP_OPT_INT, &o.steps, "N", "updates (default 200)"},
@@ -175,7 +176,7 @@ static int run(int argc, char **argv) {
         {"train", 0, NMLP_OPT_STRING, &words.train, "factors|mlp|all", "which weights (default factors)"},
         {"clip", 0, NMLP_OPT_NUMBER, &o.clip, "X", "largest gradient norm (default 1; 0: none)"},
         {"weight-decay", 0, NMLP_OPT_NUMBER, &o.weight_decay, "X", "of AdamW (default 0)"},
-        {"seed", 0, NMLP_OPT_INT, &words.seed, "N", "order of the text, start of adapters (default 0)"},
+        {"seed", 0, NMLP_OPT_SEED, &words.seed, "N", "order of the text, start of adapters (default 0)"},
         {"eval-every", 0, NMLP_OPT_INT, &o.eval_every, "N", "steps between held-out evaluations (default 25)"},
         {"heldout", 0, NMLP_OPT_INT, &o.heldout, "N", "sequences held out, at most a tenth (default 32)"},
         {"patience", 0, NMLP_OPT_INT, &o.patience, "N", "evaluations without gain before it stops (default 8)"},
@@ -192,6 +193,8 @@ static int run(int argc, char **argv) {
     if (code >= 0) return code;
     if (!words.output) return nmlp_cli_usage(&cli, "-o DIR is needed");
     if (!words.text) return nmlp_cli_usage(&cli, "--text FILE is needed");
+    if (explore < 0) return nmlp_cli_usage(&cli, "--explore is %g; it must be 0 or more", explore);
+    if (!isnan(explore)) o.explore = explore;
     nmlp_cluster *cluster;
     if (nmlp_cluster_join(&cluster, words.peer_timeout_s, &err) != NMLP_OK) return nmlp_cli_fail(&cli, &err);
     o.group = nmlp_cluster_group(cluster);

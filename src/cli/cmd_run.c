@@ -247,7 +247,7 @@ static int run(int argc, char **argv) {
         {"min-p", 0, NMLP_OPT_NUMBER, &r.sampling.min_p, "P", "drop tokens below P times the likeliest (default 0)"},
         {"repeat-penalty", 0, NMLP_OPT_NUMBER, &r.sampling.repetition_penalty, "X",
          "divide logits of seen tokens (default 1)"},
-        {"seed", 0, NMLP_OPT_INT, &r.seed, "N", "seed of the sampling (default 0)"},
+        {"seed", 0, NMLP_OPT_SEED, &r.seed, "N", "seed of the sampling (default 0)"},
         {"ignore-eos", 0, NMLP_OPT_FLAG, &r.ignore_eos, NULL, "go on after end-of-text tokens"},
         {"no-bos", 0, NMLP_OPT_FLAG, &r.no_bos, NULL, "do not put the begin-of-text token in front"},
         {"no-special", 0, NMLP_OPT_FLAG, &r.no_special, NULL,

@@ -149,7 +149,6 @@ static int check(const nmlp_cli *cli, const struct serve_options *o) {
     if (o->compare_name && !o->compare) return nmlp_cli_usage(cli, "--compare-name goes with --compare");
     if (s->port < 0 || s->port > 65535) return nmlp_cli_usage(cli, "--port must be from 0 to 65535");
     if (s->slots < 1 || s->slots > 1024) return nmlp_cli_usage(cli, "--slots must be from 1 to 1024");
-    if (s->kv_bytes < 0) return nmlp_cli_usage(cli, "--kv-bytes must not be negative");
     if (s->max_waiting < 1 || s->max_waiting > 100000) return nmlp_cli_usage(cli, "--queue must be from 1 to 100000");
     if (s->grace_s < 0 || s->grace_s > 86400) return nmlp_cli_usage(cli, "--grace must be from 0 to 86400 seconds");
     if (s->max_connections < 1 || s->max_connections > 100000 || s->max_per_address < 1)

@@ -189,7 +189,7 @@ static int run(int argc, char **argv) {
         {"tiling", 0, NMLP_OPT_STRING, &k->tiling, "K=V,...", "tiles per block; keys depend on the kernel"},
         {"dtype", 0, NMLP_OPT_STRING, &k->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"check", 0, NMLP_OPT_FLAG, &a->check, NULL, "also compute values and compare them with float64"},
-        {"seed", 0, NMLP_OPT_INT, &a->seed, "N", "of the random operands of --check"},
+        {"seed", 0, NMLP_OPT_SEED, &a->seed, "N", "of the random operands of --check"},
         {"trace", 0, NMLP_OPT_STRING, &a->trace, "FILE", "write FILE.json (Chrome, Perfetto) or FILE.svg"},
         {"program", 0, NMLP_OPT_FLAG, &a->print_program, NULL, "print the tile program instead of running it"},
     };

@@ -53,7 +53,7 @@ static int run(int argc, char **argv) {
         {"tile", 0, NMLP_OPT_INT, &options.tile, "T", "ranks are multiples of this (default 128)"},
         {"layers", 0, NMLP_OPT_INT, &n_layers, "N", "fewer layers than the preset"},
         {"dtype", 0, NMLP_OPT_STRING, &dtype, "TYPE", "of the matrices: bf16 (default), q8, q4 (groups of 32), q4-64"},
-        {"seed", 0, NMLP_OPT_INT, &seed, "N", "seed of the weights (default 0)"},
+        {"seed", 0, NMLP_OPT_SEED, &seed, "N", "seed of the weights (default 0)"},
     };
     nmlp_cli cli;
     nmlp_cli_bar bar;
@@ -67,8 +67,7 @@ static int run(int argc, char **argv) {
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_synth, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
     if (code >= 0) return code;
     if (!output) return nmlp_cli_usage(&cli, "-o DIR is needed");
-    if (n_layers == 0 || n_layers < -1 || n_layers > 4096)
-        return nmlp_cli_usage(&cli, "--layers must be from 1 to 4096");
+    if (n_layers == 0 || n_layers > 4096) return nmlp_cli_usage(&cli, "--layers must be from 1 to 4096");
     if (n_layers > 0) options.n_layers = n_layers;
     if (!parse_dtype(dtype, &options))
         return nmlp_cli_usage(&cli, "--dtype is \"%s\"; it must be bf16, q8, q4 or q4-64", dtype);

@@ -16,6 +16,7 @@ nmlp_status nmlp_preset_find(nmlp_config *config, const char *name, nmlp_err *er
 /* "llama-3.2-1b, llama-3.2-3b, …" */
 void nmlp_preset_names(nmlp_str *out);
 
+enum { NMLP_RANK_TILE_MAX = 1 << 24 }; /* of whoever asks for one */
 /* Rank that removes at least `ratio` of an [rows, cols] matrix, in multiples of `tile`: never below one tile, never
  * above break-even. 0 when no rank saves anything. */
 int64_t nmlp_rank_for_ratio(int64_t rows, int64_t cols, double ratio, int64_t tile);

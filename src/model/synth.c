@@ -298,8 +298,9 @@ nmlp_status nmlp_synth_write(const char *dir, nmlp_config *config, const nmlp_sy
     nmlp_dir_stage stage = {0};
     if (!(options->ratio >= 0 && options->ratio < 1))
         return nmlp_fail_field(err, NMLP_E_ARG, "ratio", "is %g; it must be from 0 to below 1", options->ratio);
-    if (options->tile < 1)
-        return nmlp_fail_field(err, NMLP_E_ARG, "tile", "is %" PRId64 "; it must be 1 or more", options->tile);
+    if (options->tile < 1 || options->tile > NMLP_RANK_TILE_MAX)
+        return nmlp_fail_field(err, NMLP_E_ARG, "tile", "is %" PRId64 "; it must be from 1 to %d", options->tile,
+                               NMLP_RANK_TILE_MAX);
     NMLP_RETURN_IF_FAILED(nmlp_target_check(dir, NULL, err));
     config->compressed = options->ratio > 0;
     if (options->n_layers > 0) config->n_layers = options->n_layers;

@@ -38,6 +38,6 @@ refused 1 "the smallest mix of ranks and bits takes" --budget-ms 0.000001 $few
 refused 1 "the smallest mix of ranks and bits takes" --budget-bytes 100000 $few
 refused 2 "nothing to do" --budget-bytes 100000000 $few
 refused 2 "exclude each other" --budget-bytes 4000000 --ratio 0.2
-refused 2 "must be positive" --budget-bytes -5
+refused 2 "must be 0 or more" --budget-bytes -5
 refused 2 "needs adaptive ranks" --budget-bytes 4000000 --alloc uniform
 echo "budget: ok"

@@ -24,6 +24,7 @@
 #   an untrained checkpoint stands in the output meanwhile                 work_folders
 #   assertions off in the build with sanitizers                            scripts/test (asserts_are_on)
 #   libraries that loop or crash without address space                     limits
+#   files outside of -o and --work                                         here
 . "$2/tests/lib/cli.sh"
 big=9223372036854775807
 # ends CODE TEXT ARGS…: within 30 s, the text on stderr
@@ -46,7 +47,20 @@ ends 2 "--cap" compress "$tiny" -o "$work/x" --ratio 0.2 --cap -1
 ends 2 "--prompt" predict llama-3.2-1b --target trn1 --prompt $big
 ends 2 "--ratio" report "$tiny" -o "$work/x" --ratio 9
 ends 2 "--shape" simulate --target trn1 --kernel xuv --shape 0,0,0,0
-ends 1 "--ctx" eval "$tiny" --text "$tiny/calib.txt" --ctx -1
+ends 2 "--ctx" eval "$tiny" --text "$tiny/calib.txt" --ctx -1
+ends 2 "--ctx" run "$tiny" -p x -n 1 --ctx -1
+ends 2 "--explore" recover "$tiny" -o "$work/x" --text "$tiny/calib.txt" --explore -1
+for tile in -1 0 $big; do
+    ends 2 "--tile" predict llama-3.2-1b --target trn1 --ratio 0.2 --tile $tile
+    ends 2 "--tile" synth llama-3.2-1b --layers 1 --ratio 0.2 --tile $tile -o "$work/x"
+done
+# No count is below zero, whichever command it is for.
+for verb in $("$command" --help | sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p'); do
+    for option in $("$command" $verb --help | sed -n 's/^ *\(-[a-z], \)\?\(--[a-z-]*\) [NMBT]  .*/\2/p' | grep -v -x -e --seed -e --temp -e --target -e --seconds -e --minutes); do
+        ends 2 "$option" $verb "$option" -1
+        grep -q "0 or more" "$work/err" || { cat "$work/err"; fail "$verb $option -1"; }
+    done
+done
 ends 0 "" plan --target trn1 --op mlp --shape 100000,2048,512,8192
 [ ! -e "$work/x" ] || fail "an output in spite of the error"
 
@@ -82,6 +96,26 @@ cp -r "$work/a" "$work/s.partial"
 : >"$work/s.partial/.neuronmlp-work"
 compress "$tiny" s B
 cmp "$work/b/model.safetensors" "$work/s/model.safetensors" || fail "weights of another text"
+
+# Nothing is written but what was asked for: not into the folder one stands in, not at home, not beside the model, no temporary file.
+mkdir "$work/home" "$work/here" "$work/tmp" "$work/asked"
+cp -r "$tiny" "$work/model"
+few="--calib $work/A --calib-tokens 64 --heldout 32 --ctx 64"
+find "$work/model" "$work/A" | sort | xargs ls -ld --time-style=full-iso >"$work/before"
+for words in "info $work/model" "tokenize $work/model -p x" "run $work/model -p x -n 2" "logits $work/model --ids 1" "eval $work/model --text $work/A" \
+    "compress $work/model -o $work/asked/c --ratio 0.3 --alloc uniform --recover none --work $work/asked/w $few" \
+    "quantize $work/model -o $work/asked/q --format q8 $few" "expand $work/asked/c -o $work/asked/d" "export $work/model -o $work/asked/e.gguf" \
+    "recover $work/asked/c -o $work/asked/r --text $work/A --steps 1 --batch 1 --ctx 16 --heldout 1" \
+    "plan --target trn1 --op xw --shape 128,128,128" "simulate --target trn1 --kernel xw-tiled --shape 128,128,128" \
+    "emit --target trn1 --kernel xw-tiled --shape 128,128,128 -o $work/asked/k.py" "report $work/asked/c -o $work/asked/p.html --rows-max 2048" doctor; do
+    # shellcheck disable=SC2086
+    (cd "$work/here" && HOME=$work/home TMPDIR=$work/tmp XDG_CACHE_HOME=$work/home/cache exec "$command" $words) >/dev/null 2>"$work/err" ||
+        { cat "$work/err"; fail "$words"; }
+    left=$(find "$work/home" "$work/here" "$work/tmp" -mindepth 1)
+    [ -z "$left" ] || fail "$words leaves $left"
+done
+find "$work/model" "$work/A" | sort | xargs ls -ld --time-style=full-iso | cmp - "$work/before" || fail "a model that was only read has changed"
+[ "$(ls -A "$work/asked" | tr '\n' ' ')" = "c d e.gguf k.py p.html q r w.partial " ] || { ls -A "$work/asked"; fail "other files than those asked for"; }
 
 # Whoever reads goes away: no message, no output of an error.
 { "$command" tokenize "$tiny" -f "$tiny/calib.txt" 2>"$work/err" || true; } | head -c 1 >/dev/null
