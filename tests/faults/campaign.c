@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -179,9 +180,20 @@ static void kill_at_random(const job *j, long number, int slot) {
     go_on(j, number, slot);
 }
 
+/* The same for every class. */
+static const fault_result *undisturbed_again(const job *j) {
+    static fault_result again;
+    static const fault_case *of;
+    fault none = {0};
+    if (of == j->c) return &again;
+    fault_scratch_reset(j->in, 0, j->has_before ? j->before_path : NULL);
+    fault_run(&again, j->in, j->c->words, NULL, &none, 0);
+    of = j->c;
+    return &again;
+}
+
 static void prepare(job *j) {
     fault none = {0};
-    fault_result again;
     snprintf(j->places_path, sizeof j->places_path, "%.1000s/places", j->in->work);
     if (j->c->before) {
         char scratch[FAULT_PATH_BYTES], command[4 * FAULT_PATH_BYTES];
@@ -195,14 +207,13 @@ static void prepare(job *j) {
     }
     fault_scratch_reset(j->in, 0, j->has_before ? j->before_path : NULL);
     fault_run(&j->want, j->in, j->c->words, NULL, &(fault){.classes = j->class, .places = j->places_path}, 0);
-    fault_scratch_reset(j->in, 0, j->has_before ? j->before_path : NULL);
-    fault_run(&again, j->in, j->c->words, NULL, &none, 0);
+    const fault_result *again = undisturbed_again(j);
     /* Their times are rounded: equal in two runs, another in the third. */
     static const char timed[] =
         "compress compress-over compress-threads compress-train emit-package fit plan predict quantize quantize-budget "
         "recover";
-    j->exact = j->want.out == again.out && !strstr(timed, j->c->name);
-    if (WIFEXITED(j->want.status) && WEXITSTATUS(j->want.status) == 0 && (is_loose(j) || same_tree(&j->want, &again)))
+    j->exact = j->want.out == again->out && !strstr(timed, j->c->name);
+    if (WIFEXITED(j->want.status) && WEXITSTATUS(j->want.status) == 0 && (is_loose(j) || same_tree(&j->want, again)))
         return;
     printf("DEFECT %s: an undisturbed run fails or does not repeat its files: %s\n", j->c->name, j->want.last);
     exit(1);
@@ -333,6 +344,17 @@ static bool soak(const fault_inputs *in, double minutes) {
     return n_defects == 0;
 }
 
+/* In memory where there is room: what a sync costs on a disk is nothing that is tested here. */
+static const char *work_place(void) {
+    enum { ROOM_BYTES = 1 << 30 };
+    struct statvfs info;
+    const char *given = getenv("TMPDIR");
+    if (given) return given;
+    bool room = access("/dev/shm", W_OK) == 0 && statvfs("/dev/shm", &info) == 0 &&
+                (double)info.f_bavail * (double)info.f_bsize >= ROOM_BYTES;
+    return room ? "/dev/shm" : "/tmp";
+}
+
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "@synth") == 0) return fault_model_write("out", 0.3);
     if (argc > 3 && strcmp(argv[1], "@serve") == 0) return fault_serve(argv[2], argv + 3);
@@ -358,7 +380,7 @@ int main(int argc, char **argv) {
     }
     if (!classes) classes = kill ? "c" : "aft";
     snprintf(in.root, sizeof in.root, "%s", argv[2]);
-    snprintf(in.work, sizeof in.work, "%.900s/nmlp-faults-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    snprintf(in.work, sizeof in.work, "%.900s/nmlp-faults-XXXXXX", work_place());
     if (!mkdtemp(in.work)) return 3;
     fault_inputs_make(&in);
     if (minutes > 0) good = soak(&in, minutes);
