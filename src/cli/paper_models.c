@@ -237,7 +237,7 @@ nmlp_status nmlp_paper_choices(nmlp_paper_table *t, const nmlp_paper_scope *s, n
         .title = "Multiple choice of what is at hand",
         .lead = "The paper's models are not at hand; its best row is shown. Ours are two small trained models, dense "
                 "and with 0.2 removed (8,192 calibration tokens, --rounds 0); with 28 and 6 million parameters they "
-                "do no better than guessing (25, 25, 25, 50, 20, 50). First 100 questions of each set: a standard "
+                "do little better than guessing (25, 25, 25, 50, 20, 50). First 100 questions of each set: a standard "
                 "error is 3 to 5 (docs/data/measured-accuracy.csv; neuronmlp eval --suite paper takes other models).",
         .rows_are = "model, ratio",
         .columns = {"ARC-C", "OpenBookQA", "HellaSwag", "WinoGrande", "MathQA", "PIQA", "mean"},

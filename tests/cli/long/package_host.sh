@@ -35,6 +35,10 @@ for fuse in norm all; do # the first is the default's choice for lnc2 above
 done
 "$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/t" "$dir/norm" "$dir/norm-tp2"
 "$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/t" "$dir/all"
+"$nmlp" quantize "$dir/t" -o "$dir/q" --format fp8 --head bf16 --calib-tokens 512 --heldout 0 --ctx 64 >/dev/null 2>&1
+"$nmlp" emit --target trn2 --model "$dir/q" --buckets 1,40 -o "$dir/fp8" >/dev/null
+"$nmlp" emit --target trn2 --model "$dir/q" --buckets 1,40 --tp 2 -o "$dir/fp8-tp2" >/dev/null
+"$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/q" "$dir/fp8" "$dir/fp8-tp2"
 "$dir/all/run.sh" check --cpu >"$dir/out" || fail "check --cpu of all: $(cat "$dir/out")"
 
 # the two commands, without a device
