@@ -8,7 +8,7 @@
 #include "base/ints.h"
 #include "base/mem.h"
 
-enum { SAMPLES = 9, FEW = 64, MANY = 8192, READ_WORDS = 1 << 22, READ_GRAIN = 1 << 16 };
+enum { SAMPLES = 9, FEW = 64, MANY = 8192, READ_WORDS = 1 << 22, READ_GRAIN = 1 << 16, READ_ROUNDS = 3 };
 static const double no_wire_gbit = 1e6; /* where more bytes take no longer */
 
 /* ---- measuring ---- */
@@ -57,9 +57,12 @@ static nmlp_status time_reading(double *seconds, const nmlp_process_group *group
     for (int64_t i = 0; i < READ_WORDS; i++) words[i] = (uint64_t)i;
     struct reading reading = {.words = words};
     nmlp_status st = nmlp_group_meet(group, err);
-    double begin = nmlp_clock_seconds();
-    nmlp_pool_for(pool, READ_WORDS, READ_GRAIN, read_words, &reading);
-    *seconds = nmlp_clock_seconds() - begin;
+    *seconds = INFINITY;
+    for (int i = 0; i < READ_ROUNDS; i++) { /* the best: a process that has lost its CPU meanwhile has not read */
+        double begin = nmlp_clock_seconds();
+        nmlp_pool_for(pool, READ_WORDS, READ_GRAIN, read_words, &reading);
+        *seconds = fmin(*seconds, nmlp_clock_seconds() - begin);
+    }
     nmlp_mem_free(words);
     return st;
 }

@@ -190,6 +190,10 @@ static void what_cannot_be_shared_is_named(void **state) {
     nmlp_cluster_split all[TINY_LAYERS] = {NMLP_CLUSTER_SPLIT_ALL, NMLP_CLUSTER_SPLIT_ALL};
     assert_int_equal(nmlp_model_shard_create(&shard, &whole, 0, 4, all, NULL, &err), NMLP_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "layer 0 cannot be shared by 4 processes as \"all\""));
+    whole.config.n_experts = 2;
+    assert_int_equal(nmlp_model_shard_create(&shard, &whole, 0, 2, NULL, NULL, &err), NMLP_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "experts are not shared by processes"));
+    whole.config.n_experts = 0;
     assert_int_equal(nmlp_split_choose(&choice, &whole, "slices", &alone, NULL, &err), NMLP_E_ARG);
     assert_string_equal(err.field, "split");
     nmlp_model_close(&whole);
