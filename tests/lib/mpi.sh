@@ -7,3 +7,16 @@ OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_orte_tmpdir_b
 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl=self,vader,tcp
 export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_orte_tmpdir_base
 export OMPI_MCA_rmaps_base_oversubscribe OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_btl
+
+# Open MPI 4.1 on a busy machine now and then takes a process that ended well for one that did not, and says that its
+# PID is 0. Then once more.
+mpirun() {
+    for mpi_attempt in 1 2 3; do
+        mpi_code=0
+        command mpirun "$@" >"$work/mpirun.out" 2>"$work/mpirun.err" || mpi_code=$?
+        grep -q "with PID 0 on" "$work/mpirun.err" || break
+    done
+    cat "$work/mpirun.out"
+    cat "$work/mpirun.err" >&2
+    return $mpi_code
+}
