@@ -39,7 +39,7 @@ has "$work/info.json" '"attention_lowrank":16'
 "$command" logits "$work/m" --ids 5,9,200,31 --json >"$work/a.json"
 "$command" logits "$work/m.dense" --ids 5,9,200,31 --json >"$work/b.json"
 [ "$(argmax "$work/a.json")" = "$(argmax "$work/b.json")" ] || fail "expanded attention says something else"
-for other in "quantize $work/m -o $work/x --format q8" "emit --model $work/m --target trn1 -o $work/x" \
+for other in "emit --model $work/m --target trn1 -o $work/x" \
     "predict $work/m --target trn1 --prompt 8 --generate 2" "recover $work/m -o $work/x --steps 1 --text $tiny/calib.txt"; do
     "$command" $other >"$work/out" 2>"$work/err" && fail "$other went on"
     has "$work/err" "actorised attention"

@@ -53,17 +53,25 @@ class Terminal:
         assert got.startswith(text), got  # the terminal's echo
         return re.fullmatch(r".*?\n(.*)\n(\[\d+ tokens[^\]]*\])\n\n> ", got[len(text) :], re.S).groups()
 
+    def listen(self, seconds):
+        """Hears what is there; False: nothing is left."""
+        try:
+            if select.select([self.fd], [], [], seconds)[0]:
+                self.seen += os.read(self.fd, 65536).decode(errors="replace")
+                return True
+        except OSError:
+            pass
+        return False
+
     def end(self):
         until = time.time() + 30
         while time.time() < until:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                return os.waitstatus_to_exitcode(status)
-            if select.select([self.fd], [], [], 0.05)[0]:
-                try:
-                    self.seen += os.read(self.fd, 65536).decode(errors="replace")
-                except OSError:
+                while self.listen(0):  # last words
                     pass
+                return os.waitstatus_to_exitcode(status)
+            self.listen(0.05)
         os.kill(self.pid, signal.SIGKILL)
         raise AssertionError("it does not end: " + self.seen)
 
