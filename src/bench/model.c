@@ -226,7 +226,7 @@ static nmlp_status step(struct subject *s, const nmlp_step_item *items, int32_t 
 /* Seconds per token of n sequences together, each of which writes n_tokens. */
 static nmlp_status time_decode(struct subject *s, int n, int n_tokens, double *seconds, nmlp_err *err) {
     int32_t prompt[DECODE_PROMPT], ids[NMLP_BENCH_BATCH_MAX];
-    nmlp_step_item items[NMLP_BENCH_BATCH_MAX];
+    nmlp_step_item items[NMLP_BENCH_BATCH_MAX] = {0};
     nmlp_sampling greedy = nmlp_sampling_greedy();
     bool on_device = nmlp_batch_can_choose(s->batch, &greedy);
     forget(s, n);
