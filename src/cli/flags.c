@@ -19,6 +19,7 @@ static const struct alias {
     {"calibration_tokens", "calib-tokens"},
     {"heldout_tokens", "heldout"},
     {"slices", "shards"},
+    {"attention", "modules"},
     {"verify_tokens", "verify"},
     {"target", "for"},
     {"device", "for"},

@@ -50,7 +50,7 @@ static nmlp_status check(const nmlp_compression_request *r, nmlp_err *err) {
     if (m->tile < 0)
         return nmlp_fail_field(err, NMLP_E_ARG, "tile", "is %lld; it must be at least 1", (long long)m->tile);
     if (m->attention && (r->budget_bytes > 0 || r->train_steps > 0))
-        return nmlp_fail_field(err, NMLP_E_ARG, "modules", "must be mlp with `%s`, which does not know attention",
+        return nmlp_fail_field(err, NMLP_E_ARG, "attention", "must be off with `%s`, which takes MLPs alone",
                                r->budget_bytes > 0 ? "budget_bytes" : "train_steps");
     if (m->slices > 1 && r->budget_bytes > 0)
         return nmlp_fail_field(err, NMLP_E_ARG, "slices", "must be 1 with `budget_bytes`, which quantises");

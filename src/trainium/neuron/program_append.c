@@ -61,9 +61,9 @@ void nmlp_program_append_copy(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_
     nmlp_program_add_instr(program, &instr);
 }
 
-void nmlp_program_append_tensor_tensor(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref a, nmlp_buf_ref b,
-                                       nmlp_alu alu, nmlp_nc_engine engine) {
-    nmlp_instr instr = blank(NMLP_OP_TENSOR_TENSOR, engine);
+static void append_two_operands(nmlp_program *program, nmlp_op op, nmlp_buf_ref dst, nmlp_buf_ref a, nmlp_buf_ref b,
+                                nmlp_alu alu, nmlp_nc_engine engine) {
+    nmlp_instr instr = blank(op, engine);
     instr.dst = dst;
     instr.a = a;
     instr.b = b;
@@ -71,14 +71,14 @@ void nmlp_program_append_tensor_tensor(nmlp_program *program, nmlp_buf_ref dst, 
     nmlp_program_add_instr(program, &instr);
 }
 
+void nmlp_program_append_tensor_tensor(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref a, nmlp_buf_ref b,
+                                       nmlp_alu alu, nmlp_nc_engine engine) {
+    append_two_operands(program, NMLP_OP_TENSOR_TENSOR, dst, a, b, alu, engine);
+}
+
 void nmlp_program_append_tensor_scalar(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref a, nmlp_buf_ref b,
                                        nmlp_alu alu, nmlp_nc_engine engine) {
-    nmlp_instr instr = blank(NMLP_OP_TENSOR_SCALAR, engine);
-    instr.dst = dst;
-    instr.a = a;
-    instr.b = b;
-    instr.alu = alu;
-    nmlp_program_add_instr(program, &instr);
+    append_two_operands(program, NMLP_OP_TENSOR_SCALAR, dst, a, b, alu, engine);
 }
 
 void nmlp_program_append_scaled(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_func func,

@@ -57,7 +57,7 @@ static void wrong_values_are_named(void **state) {
     REFUSED(o.n_threads = -1, "n_threads");
     REFUSED(o.budget_bytes = 4000000, "budget_bytes"); /* and the default ratio */
     REFUSED((o.ratio = 0, o.budget_bytes = -1), "budget_bytes");
-    REFUSED((o.attention = 1, o.train_steps = 1), "modules");
+    REFUSED((o.attention = 1, o.train_steps = 1), "attention");
     REFUSED((o.slices = 2, o.train_steps = 1), "slices");
     REFUSED(o.slices = 3, "slices"); /* does not divide 1024 */
     REFUSED(o.precision = "int4", "precision");

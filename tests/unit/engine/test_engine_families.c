@@ -223,12 +223,41 @@ static void configurations_survive_writing(void **state) {
     closedir(dir);
 }
 
+/* What GPUs, GGUF files, packages and training say of a family they do not know; NULL: they know it. */
+static void what_a_family_has_beyond_llama_is_named(void **state) {
+    (void)state;
+    static const char *const expected[][2] = {{"llama", NULL},
+                                              {"llama-yarn", NULL},
+                                              {"qwen2", NULL},
+                                              {"qwen3", NULL},
+                                              {"mixtral", "experts"},
+                                              {"qwen3-moe", "experts"},
+                                              {"olmoe", "experts"},
+                                              {"gemma2", "sliding windows"},
+                                              {"mistral-window", "sliding windows"},
+                                              {"smollm3", "layers without rope"},
+                                              {"granite", "scaled residuals or logits"},
+                                              {"olmo2", "norms after attention and MLP"}};
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+        nmlp_config config;
+        nmlp_err err;
+        char dir[300];
+        snprintf(dir, sizeof dir, NMLP_TEST_ROOT "/tests/data/families/%s", expected[i][0]);
+        nmlp_assert_ok(nmlp_config_load(&config, dir, &err), &err);
+        const char *beyond = nmlp_config_beyond_plain(&config);
+        if (!beyond != !expected[i][1] || (beyond && strcmp(beyond, expected[i][1]) != 0))
+            fail_msg("%s has \"%s\", expected \"%s\"", expected[i][0], beyond ? beyond : "nothing",
+                     expected[i][1] ? expected[i][1] : "nothing");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_match_transformers),
         cmocka_unit_test(adapters_match_peft),
         cmocka_unit_test(adapters_of_integers_are_refused),
         cmocka_unit_test(configurations_survive_writing),
+        cmocka_unit_test(what_a_family_has_beyond_llama_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
