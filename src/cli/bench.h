@@ -40,6 +40,7 @@ typedef struct nmlp_bench_args {
 typedef struct nmlp_bench {
     const char *name;
     const char *summary;
+    const char *options; /* those it takes, beside the ones all commands have */
     /* Prints a table, or puts its results into `json` (an open object) where the user asked for JSON (else NULL). */
     nmlp_status (*run)(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp_err *err);
     bool takes_models;

@@ -37,4 +37,5 @@ out:
     return st;
 }
 
-const nmlp_bench nmlp_bench_cluster = {"cluster", "messages between processes under mpirun", run, false, false};
+const nmlp_bench nmlp_bench_cluster = {
+    "cluster", "messages between processes under mpirun", "network-us network-gbit csv", run, false, false};

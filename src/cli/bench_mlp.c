@@ -238,4 +238,9 @@ out:
     return st;
 }
 
-const nmlp_bench nmlp_bench_mlp = {"mlp", "the fused gated MLP, low rank and dense, on this CPU", run, false, false};
+const nmlp_bench nmlp_bench_mlp = {"mlp",
+                                   "the fused gated MLP, low rank and dense, on this CPU",
+                                   "shape rows dtype isa peers seconds csv svg",
+                                   run,
+                                   false,
+                                   false};

@@ -219,4 +219,10 @@ out:
     return st;
 }
 
-const nmlp_bench nmlp_bench_model = {"model", "prefill and decode of models, side by side", run, true, false};
+const nmlp_bench nmlp_bench_model = {
+    "model",
+    "prefill and decode of models, side by side",
+    "isa precision device batch rounds prompt generate peer split network-us network-gbit csv svg",
+    run,
+    true,
+    false};

@@ -125,5 +125,5 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     return NMLP_OK;
 }
 
-const nmlp_bench nmlp_bench_neuron = {"neuron", "the paper's kernel figure with our kernels, simulated: CSV and SVG",
-                                      run, false, true};
+const nmlp_bench nmlp_bench_neuron = {
+    "neuron", "the paper's kernel figure with our kernels, simulated: CSV and SVG", "target out", run, false, true};

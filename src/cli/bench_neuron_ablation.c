@@ -100,5 +100,9 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     return write_csv(list, &m, args->out, err);
 }
 
-const nmlp_bench nmlp_bench_neuron_ablation = {
-    "neuron-ablation", "caching, implicit transposition and blocking on and off, simulated", run, false, true};
+const nmlp_bench nmlp_bench_neuron_ablation = {"neuron-ablation",
+                                               "caching, implicit transposition and blocking on and off, simulated",
+                                               "target out",
+                                               run,
+                                               false,
+                                               true};

@@ -178,5 +178,9 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
 }
 
 const nmlp_bench nmlp_bench_neuron_mlp = {
-    "neuron-mlp", "planned MLPs of six models, or of the checkpoints given, against the paper's, simulated (minutes)",
-    run, true, true};
+    "neuron-mlp",
+    "planned MLPs of six models, or of the checkpoints given, against the paper's, simulated (minutes)",
+    "target model out",
+    run,
+    true,
+    true};

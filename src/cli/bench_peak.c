@@ -60,4 +60,5 @@ out:
     return st;
 }
 
-const nmlp_bench nmlp_bench_peak = {"peak", "what this machine can do: arithmetic, caches, memory", run, false, false};
+const nmlp_bench nmlp_bench_peak = {
+    "peak", "what this machine can do: arithmetic, caches, memory", "csv svg", run, false, false};

@@ -145,6 +145,7 @@ static int parse_options(nmlp_cli *cli, const nmlp_opt *all, size_t n_all, int a
         }
         const nmlp_opt *opt = code == '?' ? NULL : find_option(all, n_all, code);
         if (!opt) return refuse_option(cli, all, n_all, argv[optind - 1]);
+        if ((size_t)(opt - all) < cli->n_opts) cli->given |= UINT64_C(1) << (opt - all);
         if (!store_value(opt, optarg))
             return nmlp_cli_usage(cli, "--%s: \"%s\" is not a %snumber", opt->name, optarg,
                                   opt->kind == NMLP_OPT_NUMBER ? "" : "whole ");
@@ -191,6 +192,28 @@ int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *o
     for (int i = 0; i < given; i++) cli->positionals[i] = argv[optind + i];
     cli->n_positionals = given;
     return -1;
+}
+
+static bool is_listed(const char *names, const char *name) {
+    size_t len = strlen(name);
+    for (const char *at = names; (at = strstr(at, name)); at += len)
+        if ((at == names || at[-1] == ' ') && (at[len] == ' ' || at[len] == '\0')) return true;
+    return false;
+}
+
+static int refuse_given(const nmlp_cli *cli, const char *names, bool listed, const char *why) {
+    for (size_t i = 0; i < cli->n_opts; i++)
+        if ((cli->given >> i & 1) && is_listed(names, cli->opts[i].name) == listed)
+            return nmlp_cli_usage(cli, "--%s %s", cli->opts[i].name, why);
+    return -1;
+}
+
+int nmlp_cli_refuse(const nmlp_cli *cli, const char *names, const char *why) {
+    return refuse_given(cli, names, true, why);
+}
+
+int nmlp_cli_refuse_others(const nmlp_cli *cli, const char *names, const char *why) {
+    return refuse_given(cli, names, false, why);
 }
 
 /* What fails on every process of a cluster is said once: the others wait for the signal by which the first one's end

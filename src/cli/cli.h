@@ -53,11 +53,18 @@ typedef struct nmlp_cli {
     int n_positionals;
     const nmlp_opt *opts; /* the command's own, borrowed: messages name its flags (cli/flags.h) */
     size_t n_opts;
+    uint64_t given; /* bit i: opts[i] was typed */
 } nmlp_cli;
 
 /* Parses argv (without program and command name). Returns -1 to go on, or the exit code to return with. */
 int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *opts, size_t n_opts, int min_positionals,
                    int max_positionals, int argc, char **argv);
+
+/* For options that would be ignored beside the others: where one of `names` (spaces between them) was typed, says
+ * "--NAME why" and returns NMLP_EXIT_USAGE; else -1. */
+int nmlp_cli_refuse(const nmlp_cli *cli, const char *names, const char *why);
+/* The same for all of the command's options but `names`. */
+int nmlp_cli_refuse_others(const nmlp_cli *cli, const char *names, const char *why);
 
 /* Prints "neuronmlp <command>: message" and the hint, fields as the flags they are set by. Returns NMLP_EXIT_USAGE
  * where the command could never have worked as typed (NMLP_E_ARG), else NMLP_EXIT_FAILED. */

@@ -95,7 +95,11 @@ static int run_named(const nmlp_cli *cli, nmlp_bench_args *args) {
         if (strcmp(benches[i]->name, name) != 0) continue;
         if (args->n_models > 0 && !benches[i]->takes_models)
             return nmlp_cli_usage(cli, "bench %s takes no \"%s\"", name, args->models[0]);
+        if (args->n_models > 0 && args->model) return nmlp_cli_usage(cli, "--model and checkpoints exclude each other");
+        char why[64];
+        snprintf(why, sizeof why, "is no option of bench %s", name);
         int code = check_files(cli, benches[i], args);
+        if (code == NMLP_EXIT_OK && nmlp_cli_refuse_others(cli, benches[i]->options, why) >= 0) code = NMLP_EXIT_USAGE;
         return code == NMLP_EXIT_OK ? run_joined(cli, benches[i], args) : code;
     }
     return list(cli, name);

@@ -64,9 +64,12 @@ static int read_words(const nmlp_cli *cli, struct args *a) {
     if (code >= 0) return code;
     if (a->request.train_steps < 1) return nmlp_cli_usage(cli, "--train-steps must be 1 or more");
     if (recover != 2) {
-        if (a->request.train_text) return nmlp_cli_usage(cli, "--train-text goes with --recover train");
+        code = nmlp_cli_refuse(cli, "train-text train-steps", "goes with --recover train");
+        if (code >= 0) return code;
         a->request.train_steps = 0;
     }
+    if (alloc == 0 && a->rounds > 0 && (code = nmlp_cli_refuse(cli, "rounds", "is for adaptive ranks (--alloc)")) >= 0)
+        return code;
     a->request.method.keep_work = a->request.method.work_dir != NULL;
     a->request.method.attention = module == 1;
     a->request.method.adaptive = alloc == 1;

@@ -145,6 +145,8 @@ static int run(int argc, char **argv) {
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_emit, opts, sizeof opts / sizeof opts[0], 0, 0, argc, argv);
     if (code >= 0) return code;
     if (e.args.model) return run_package(&cli, &e.args);
+    code = nmlp_cli_refuse(&cli, "buckets tp lnc fuse cache", "goes with --model");
+    if (code >= 0) return code;
     if (!k->target || !k->kernel || !k->shape)
         return nmlp_cli_usage(&cli, "--target, --kernel and --shape are needed, or --target, --model and -o");
     e.cli = &cli;

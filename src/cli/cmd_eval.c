@@ -283,8 +283,22 @@ static int check_divergence(const nmlp_cli *cli, const struct eval_options *o) {
     if (o->text || o->task || o->task_file || o->suite || o->data || o->labels || o->data_dir || o->resume || o->limit)
         return nmlp_cli_usage(cli, "--kl compares two models on the texts behind MODEL: no --text, --task or --suite");
     if (cli->n_positionals < 2) return nmlp_cli_usage(cli, "--kl needs one or more texts: MODEL TEXT... --kl DIR");
-    if (o->ppl.stride || o->ppl.rolling) return nmlp_cli_usage(cli, "--stride and --rolling do not go with --kl");
-    return -1;
+    return nmlp_cli_refuse(cli, "stride rolling preset format no-bos peer-timeout", "does not go with --kl");
+}
+
+/* What would be ignored; -1: nothing. */
+static int check_ignored(const nmlp_cli *cli, const struct eval_options *o) {
+    int code = -1;
+    if (o->ppl.bos) code = nmlp_cli_refuse(cli, "no-bos", "and --bos exclude each other");
+    if (code < 0 && o->ppl.rolling) code = nmlp_cli_refuse(cli, "no-bos", "does not go with --rolling");
+    if (code < 0 && !o->suite) code = nmlp_cli_refuse(cli, "format data-dir resume", "goes with --suite");
+    if (code < 0 && o->text)
+        code = nmlp_cli_refuse(cli, "limit data labels", "does not go with --text; --max-tokens shortens a text");
+    if (code < 0 && o->suite)
+        code = nmlp_cli_refuse(cli, "data labels stride keep-partial rolling special", "does not go with --suite");
+    if (code < 0 && (o->task || o->task_file))
+        code = nmlp_cli_refuse(cli, "ctx stride max-tokens keep-partial rolling special", "does not go with --task");
+    return code < 0 && !o->text ? nmlp_cli_refuse(cli, "preset", "goes with --text") : code;
 }
 
 static int check(const nmlp_cli *cli, struct eval_options *o) {
@@ -301,17 +315,10 @@ static int check(const nmlp_cli *cli, struct eval_options *o) {
     if (o->suite && !nmlp_suite_find(o->suite))
         return nmlp_cli_usage(cli, "--suite %s: must be paper or all", o->suite);
     if (o->suite && !o->data_dir) return nmlp_cli_usage(cli, "--suite needs --data-dir DIR");
-    if (o->resume && !o->suite) return nmlp_cli_usage(cli, "--resume goes with --suite");
     if (!o->suite && cli->n_positionals != 1) return nmlp_cli_usage(cli, "several models go with --suite only");
-    if (o->text && (o->limit || o->data || o->labels || o->data_dir))
-        return nmlp_cli_usage(
-            cli, "--limit, --data, --labels and --data-dir do not go with --text; --max-tokens shortens a text");
-    if (task && (o->ppl.ctx || o->ppl.stride || o->ppl.max_tokens || o->ppl.keep_partial))
-        return nmlp_cli_usage(cli, "--ctx, --stride, --max-tokens and --keep-partial do not go with --task");
-    if (!o->preset) return -1;
-    const nmlp_ppl_preset *preset = nmlp_ppl_preset_find(o->preset);
-    if (!preset) return nmlp_cli_usage(cli, "--preset %s: must be wikitext2, ptb or c4", o->preset);
-    return o->text ? -1 : nmlp_cli_usage(cli, "--preset goes with --text");
+    if (o->preset && !nmlp_ppl_preset_find(o->preset))
+        return nmlp_cli_usage(cli, "--preset %s: must be wikitext2, ptb or c4", o->preset);
+    return check_ignored(cli, o);
 }
 
 /* Alone, or together with the other processes that a launcher started. */

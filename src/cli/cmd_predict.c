@@ -268,6 +268,9 @@ static int run(int argc, char **argv) {
     if (a->tile < 1 || a->tile > NMLP_RANK_TILE_MAX)
         return nmlp_cli_usage(&cli, "--tile is %lld; it must be from 1 to %d", (long long)a->tile, NMLP_RANK_TILE_MAX);
     if (a->cluster && a->target) return nmlp_cli_usage(&cli, "--cluster and --target exclude each other");
+    if (a->cluster && (code = nmlp_cli_refuse(&cli, "batch mlp tp dtype fp8 cache", "does not go with --cluster")) >= 0)
+        return code;
+    if (!a->cluster && a->ratio == 0 && (code = nmlp_cli_refuse(&cli, "tile", "goes with --ratio")) >= 0) return code;
     if (a->cluster)
         return nmlp_predict_cluster_run(&cli, &(nmlp_predict_cluster){.spec = a->cluster,
                                                                       .model = cli.positionals[0],

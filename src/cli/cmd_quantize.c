@@ -21,8 +21,7 @@ static int check_args(const nmlp_cli *cli, struct args *a) {
     nmlp_quantize_options *m = &a->request.method;
     if (!a->output) return nmlp_cli_usage(cli, "-o DIR is needed");
     if (m->budget_bytes > 0) {
-        if (a->format) return nmlp_cli_usage(cli, "--format and --budget-bytes exclude each other");
-        return -1;
+        return nmlp_cli_refuse(cli, "format head group", "and --budget-bytes exclude each other: it chooses formats");
     }
     if (!a->format) return nmlp_cli_usage(cli, "--format q8|q4|q4z|fp8 or --budget-bytes B is needed");
     if (a->group != 32 && a->group != 64)
@@ -31,6 +30,7 @@ static int check_args(const nmlp_cli *cli, struct args *a) {
         return nmlp_cli_usage(cli, "--format %s: must be q8, q4, q4z or fp8", a->format);
     if (!nmlp_quant_format_parse(&m->head, a->head, (int)a->group))
         return nmlp_cli_usage(cli, "--head %s: must be q8, q4, q4z, fp8 or bf16", a->head);
+    if (!m->body.group && !m->head.group) return nmlp_cli_refuse(cli, "group", "goes with q4 and q4z");
     return -1;
 }
 

@@ -194,6 +194,9 @@ static int run(int argc, char **argv) {
     if (!words.output) return nmlp_cli_usage(&cli, "-o DIR is needed");
     if (!words.text) return nmlp_cli_usage(&cli, "--text FILE is needed");
     if (explore < 0) return nmlp_cli_usage(&cli, "--explore is %g; it must be 0 or more", explore);
+    if (!words.teacher && (code = nmlp_cli_refuse(&cli, "match", "goes with --teacher")) >= 0) return code;
+    if (strcmp(words.mode, "lora") != 0 && (code = nmlp_cli_refuse(&cli, "lora-rank", "goes with --mode lora")) >= 0)
+        return code;
     if (!isnan(explore)) o.explore = explore;
     nmlp_cluster *cluster;
     if (nmlp_cluster_join(&cluster, words.peer_timeout_s, &err) != NMLP_OK) return nmlp_cli_fail(&cli, &err);

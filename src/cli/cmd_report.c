@@ -258,6 +258,7 @@ static int run(int argc, char **argv) {
         nmlp_cli_parse(&cli, &nmlp_cmd_report, opts, sizeof opts / sizeof opts[0], 0, NMLP_POSITIONALS_MAX, argc, argv);
     if (code < 0 && !(a->ratio > 0 && a->ratio < 1))
         code = nmlp_cli_usage(&cli, "--ratio %g: must be above 0 and below 1", a->ratio);
+    if (code < 0 && a->shape) code = nmlp_cli_refuse(&cli, "preset ratio", "does not go with --shape");
     if (code < 0 && nmlp_str_status(&r.command, &err) != NMLP_OK) code = nmlp_cli_fail(&cli, &err);
     if (code < 0) {
         r.cli = &cli;

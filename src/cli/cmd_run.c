@@ -270,6 +270,9 @@ static int run(int argc, char **argv) {
     if (code >= 0) return code;
     if (r.n < 1 && r.n != not_given) return nmlp_cli_usage(&cli, "-n must be 1 or more");
     if (r.system && !r.chat) return nmlp_cli_usage(&cli, "--system goes with --chat");
+    if (r.ids && (code = nmlp_cli_refuse(&cli, "no-bos no-special", "is about text, not --ids")) >= 0) return code;
+    if (r.chat && (code = nmlp_cli_refuse(&cli, "no-bos", "does not go with --chat: the template says")) >= 0)
+        return code;
     r.sampling.seed = (uint64_t)r.seed;
     if (r.chat && !r.prompt && !r.prompt_file && !r.ids && !cli.json && nmlp_cluster_launched().size == 1 &&
         nmlp_conversation_possible())

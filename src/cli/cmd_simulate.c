@@ -196,6 +196,10 @@ static int run(int argc, char **argv) {
     nmlp_cli cli;
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_simulate, opts, sizeof opts / sizeof opts[0], 0, 0, argc, argv);
     if (code >= 0) return code;
+    if (!a->check && (code = nmlp_cli_refuse(&cli, "seed", "is that of --check's operands")) >= 0) return code;
+    if (a->print_program && (code = nmlp_cli_refuse(&cli, "check trace", "needs a run; --program only prints")) >= 0)
+        return code;
+    if (a->print_program && cli.json) return nmlp_cli_usage(&cli, "--program is a text of its own, without --json");
     if (!k->target || !k->kernel || !k->shape) return nmlp_cli_usage(&cli, "--target, --kernel and --shape are needed");
     sim.cli = &cli;
     nmlp_err err = {0};

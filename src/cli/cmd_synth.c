@@ -69,6 +69,7 @@ static int run(int argc, char **argv) {
     if (!output) return nmlp_cli_usage(&cli, "-o DIR is needed");
     if (n_layers == 0 || n_layers > 4096) return nmlp_cli_usage(&cli, "--layers must be from 1 to 4096");
     if (n_layers > 0) options.n_layers = n_layers;
+    if (options.ratio == 0 && (code = nmlp_cli_refuse(&cli, "tile", "goes with --ratio")) >= 0) return code;
     if (!parse_dtype(dtype, &options))
         return nmlp_cli_usage(&cli, "--dtype is \"%s\"; it must be bf16, q8, q4 or q4-64", dtype);
     nmlp_progress progress = nmlp_cli_progress(&bar);

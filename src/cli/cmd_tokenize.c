@@ -96,6 +96,8 @@ static int run_tokenize(int argc, char **argv) {
     if (code >= 0) return code;
     if (!!options.prompt + !!options.file + !!options.decode != 1)
         return nmlp_cli_usage(&cli, "give one of -p TEXT, -f FILE and --decode IDS");
+    if (options.decode && (code = nmlp_cli_refuse(&cli, "no-bos no-special", "is about text, not --decode")) >= 0)
+        return code;
     nmlp_str_init(&out);
     nmlp_status st = tokenize(&cli, &options, &out, &err);
     if (st == NMLP_OK && cli.json) {

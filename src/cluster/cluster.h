@@ -22,6 +22,8 @@ nmlp_cluster_place nmlp_cluster_launched(void);
 /* Called once, before the job ends, where a collective failed. */
 typedef void nmlp_cluster_on_lost(const nmlp_err *err);
 
+/* Of nmlp_cluster_join: above 0, whether there are others to wait for or not. */
+nmlp_status nmlp_cluster_check_timeout(double timeout_s, nmlp_err *err);
 /* Begins MPI where a launcher started several processes; else *group is NULL. Once per process. */
 nmlp_status nmlp_cluster_join(nmlp_cluster **out, double timeout_s, nmlp_err *err);
 /* From now on every collective takes as much longer as a network would make it: ceil(log2 P) messages of `latency_us`,

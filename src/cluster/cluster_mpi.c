@@ -268,9 +268,8 @@ static void destroy(nmlp_cluster *c) {
 nmlp_status nmlp_cluster_join(nmlp_cluster **out, double timeout_s, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     *out = NULL;
+    NMLP_RETURN_IF_FAILED(nmlp_cluster_check_timeout(timeout_s, err));
     if (nmlp_cluster_launched().size == 1) return NMLP_OK;
-    if (!(timeout_s > 0))
-        return nmlp_fail_field(err, NMLP_E_ARG, "peer_timeout", "is %g; it must be above 0 seconds", timeout_s);
     NMLP_RETURN_IF_FAILED(begin_mpi(err));
     nmlp_cluster *c = nmlp_mem_new(1, sizeof *c, err);
     if (!c) return NMLP_E_NOMEM;

@@ -2,8 +2,8 @@
 #include "cluster/cluster.h"
 
 nmlp_status nmlp_cluster_join(nmlp_cluster **out, double timeout_s, nmlp_err *err) {
-    (void)timeout_s;
     *out = NULL;
+    NMLP_RETURN_IF_FAILED(nmlp_cluster_check_timeout(timeout_s, err));
     int size = nmlp_cluster_launched().size;
     if (size == 1) return NMLP_OK;
     nmlp_fail(err, NMLP_E_UNSUPPORTED, "%d processes were started, but this program was built without MPI", size);

@@ -22,3 +22,8 @@ nmlp_cluster_place nmlp_cluster_launched(void) {
     }
     return (nmlp_cluster_place){.size = 1};
 }
+
+nmlp_status nmlp_cluster_check_timeout(double timeout_s, nmlp_err *err) {
+    if (timeout_s > 0) return NMLP_OK;
+    return nmlp_fail_field(err, NMLP_E_ARG, "peer_timeout", "is %g; it must be above 0 seconds", timeout_s);
+}

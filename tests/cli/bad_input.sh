@@ -115,6 +115,73 @@ misused "shape of the wrong length" "--shape" "S,H,R,O" -- plan --target trn1 --
 misused "unknown benchmark" "neurons" -- bench neurons
 misused "unknown task" "trivia" "piqa" -- eval "$tiny" --task trivia --data "$tiny/calib.txt"
 misused "no machine file" "trn9" "trn1" -- plan --target trn9 --op xw --shape 1,1,1
+# Options that would be ignored beside the others, one line each: the option, then the words.
+while read -r option words; do
+    # shellcheck disable=SC2086
+    misused "$words" "--$option" -- $(echo "$words" | sed "s|TINY|$tiny|g; s|OUT|$work/x|g")
+done <<'EOF'
+buckets emit --target trn1 --kernel xw-opt --shape 128,128,128 --buckets 1
+tp emit --target trn1 --kernel xw-opt --shape 128,128,128 --tp 2
+lnc emit --target trn1 --kernel xw-opt --shape 128,128,128 --lnc 2
+fuse emit --target trn1 --kernel xw-opt --shape 128,128,128 --fuse all
+cache emit --target trn1 --kernel xw-opt --shape 128,128,128 --cache OUT
+tiling emit --target trn1 --model TINY -o OUT --tiling a=1
+seed simulate --target trn1 --kernel xw-opt --shape 128,128,128 --seed 1
+check simulate --target trn1 --kernel xw-opt --shape 128,128,128 --program --check
+trace simulate --target trn1 --kernel xw-opt --shape 128,128,128 --program --trace OUT.svg
+json simulate --target trn1 --kernel xw-opt --shape 128,128,128 --program --json
+ranks plan --target trn1 --op xuv --shape 128,128,64,128 --ranks gate=32
+tile predict llama-3.2-1b --target trn1 --tile 64
+batch predict --cluster nodes=8,latency_us=30,gbit=10,read_gbs=100 --batch 2
+cache predict --cluster nodes=8,latency_us=30,gbit=10,read_gbs=100 --cache OUT
+tile synth llama-3.2-1b --layers 1 --tile 64 -o OUT
+no-bos run TINY --ids 1,2 --no-bos
+no-special run TINY --ids 1,2 --no-special
+no-bos run TINY -p x --chat --no-bos
+system run TINY -p x --system x
+split run TINY -p x --split all
+peer-timeout run TINY -p x --peer-timeout -1
+peer-timeout eval TINY --text TINY/calib.txt --peer-timeout -1
+peer-timeout compress TINY -o OUT --ratio 0.2 --peer-timeout 0
+peer-timeout recover TINY -o OUT --text TINY/calib.txt --peer-timeout -0.5
+peer-timeout serve TINY --port 0 --peer-timeout -1
+peer-timeout eval TINY TINY/calib.txt --kl TINY --peer-timeout 5
+no-bos tokenize TINY --decode 1 --no-bos
+no-special tokenize TINY --decode 1 --no-special
+no-bos eval TINY --text TINY/calib.txt --bos --no-bos
+no-bos eval TINY --text TINY/calib.txt --rolling --no-bos
+format eval TINY --text TINY/calib.txt --format csv
+limit eval TINY --text TINY/calib.txt --limit 3
+preset eval TINY --task piqa --data OUT --preset ptb
+rolling eval TINY --task piqa --data OUT --rolling
+special eval TINY --task piqa --data OUT --special
+data-dir eval TINY --task piqa --data OUT --data-dir OUT
+data eval TINY --suite paper --data-dir OUT --data OUT
+stride eval TINY --suite paper --data-dir OUT --stride 8
+preset eval TINY TINY/calib.txt --kl TINY --preset ptb
+format eval TINY TINY/calib.txt --kl TINY --format csv
+train-steps compress TINY -o OUT --ratio 0.2 --train-steps 5
+train-text compress TINY -o OUT --ratio 0.2 --train-text TINY/calib.txt
+rounds compress TINY -o OUT --ratio 0.2 --alloc uniform --rounds 2
+head quantize TINY -o OUT --budget-bytes 4000000 --head q4
+group quantize TINY -o OUT --budget-bytes 4000000 --group 64
+group quantize TINY -o OUT --format q8 --group 64
+match recover TINY -o OUT --text TINY/calib.txt --match 0.5
+explore recover TINY -o OUT --text TINY/calib.txt --train mlp --explore 0.5
+lora-rank recover TINY -o OUT --text TINY/calib.txt --lora-rank 4
+ratio report -o OUT --shape 128,128,64,128 --ratio 0.3
+preset report -o OUT --shape 128,128,64,128 --preset qwen3-1.7b
+shape bench model TINY --shape 64,128
+rows bench peak --rows 1
+rounds bench mlp --rounds 3
+target bench mlp --target trn2
+svg bench cluster --svg OUT
+model bench neuron --model llama-3.2-1b -o TINY
+model bench neuron-mlp TINY --model llama-3.2-1b -o TINY
+out bench peak --out TINY
+compare-name serve TINY --port 0 --compare-name x
+EOF
+[ ! -e "$work/x" ] && [ ! -e "$work/x.partial" ] || fail "an output in spite of an error"
 refused "no such text" "/no/such" -- eval "$tiny" --text /no/such
 refused "empty name" "config.json" -- info ""
 refused "a file where a model goes" "calib.txt" -- info "$tiny/calib.txt"

@@ -64,8 +64,8 @@ refused 2 "--task nosuch: unknown" eval "$tiny" --task nosuch --data "$work/bad.
 refused 1 "/no/such" eval "$tiny" --text /no/such
 refused 1 "--ctx is 100000" eval "$tiny" --text "$tiny/calib.txt" --ctx 100000
 refused 2 "one of --text" eval "$tiny"
-refused 2 "do not go with --text" eval "$tiny" --text "$tiny/calib.txt" --limit 3
-refused 2 "do not go with --task" eval "$tiny" --task piqa --data "$work/bad.jsonl" --stride 8
+refused 2 "--limit does not go with --text" eval "$tiny" --text "$tiny/calib.txt" --limit 3
+refused 2 "--stride does not go with --task" eval "$tiny" --task piqa --data "$work/bad.jsonl" --stride 8
 refused 2 "--data FILE" eval "$tiny" --task piqa
 refused 2 "--data-dir" eval "$tiny" --suite paper
 refused 2 "--preset xyz" eval "$tiny" --text x --preset xyz

@@ -103,6 +103,7 @@ for kind in "" -static; do
 done
 [ ! -e "$work/x" ] || fail "a refused compression wrote something"
 # Cancelled by a signal soon after it began: its own exit code, no output.
+: >"$work/err" # the shell empties it only when the command begins
 "$work/compress" "$tiny" "$work/x" 0.4 >"$work/out" 2>"$work/err" &
 running=$!
 while ! grep -q "%" "$work/err"; do sleep 0.05; done
