@@ -42,6 +42,18 @@ static nmlp_status check_memory(const nmlp_model *model, const nmlp_load_options
     return nmlp_memory_need(weights / n_parts + nmlp_memory_work_bytes(&model->config, &options->work), err);
 }
 
+/* Device "auto" is the CPU for models that the GPU has no kernels for. */
+static nmlp_status create_engine(nmlp_loaded *loaded, nmlp_engine_options *engine, const nmlp_load_options *options,
+                                 nmlp_err *err) {
+    const nmlp_model *model = loaded->shard ? &loaded->shard->model : &loaded->model;
+    nmlp_status st = nmlp_engine_create(&loaded->engine, model, engine, err);
+    if (st != NMLP_E_UNSUPPORTED || engine->backend == nmlp_backend_cpu() || strcmp(options->device, "auto") != 0)
+        return st;
+    engine->backend = nmlp_backend_cpu();
+    NMLP_RETURN_IF_FAILED(check_memory(&loaded->model, options, err));
+    return nmlp_engine_create(&loaded->engine, model, engine, err);
+}
+
 nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_options *options, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     const nmlp_progress *progress = options->progress;
@@ -59,8 +71,7 @@ nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_opti
     engine_options.bf16 = may_round(options->precision, &loaded->model);
     engine_options.pool = loaded->pool;
     if (options->tensor_group) NMLP_TRY(take_part(loaded, &engine_options, options, err));
-    const nmlp_model *model = loaded->shard ? &loaded->shard->model : &loaded->model;
-    NMLP_TRY(nmlp_engine_create(&loaded->engine, model, &engine_options, err));
+    NMLP_TRY(create_engine(loaded, &engine_options, options, err));
 out:
     if (st != NMLP_OK) nmlp_unload(loaded);
     return st;
