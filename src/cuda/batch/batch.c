@@ -15,8 +15,7 @@ enum {
     CHUNK_BUCKETS = 5,
     ROWS_MIN = 32, /* what few rows are padded to */
     WARM_UP_ROWS = 128,
-    WARM_UP_ITEMS = 2,
-    MIXED_ROWS = 256
+    WARM_UP_ITEMS = 2
 };
 
 static const int32_t graph_rows[GRAPH_BUCKETS] = {8, 16, 32, 64, 128, 256};
@@ -55,89 +54,6 @@ static void mark_changed(nmlp_cuda_batch *b, int64_t sequence) {
     bool none = b->changed_begin >= b->changed_end;
     if (none || sequence < b->changed_begin) b->changed_begin = sequence;
     if (none || sequence >= b->changed_end) b->changed_end = sequence + 1;
-}
-
-/* ---- life of a batch ---- */
-
-/* One step of n rows of nothing in each of `n_items` sequences. */
-static nmlp_status run_nothing(nmlp_cuda_batch *b, int64_t n_items, int64_t n, nmlp_err *err) {
-    nmlp_status st = NMLP_OK;
-    nmlp_cuda_batch_item items[WARM_UP_ITEMS];
-    int32_t *ids = nmlp_mem_new((size_t)n, sizeof *ids, err);
-    if (!ids) return NMLP_E_NOMEM;
-    for (int32_t i = 0; i < n_items; i++)
-        items[i] = (nmlp_cuda_batch_item){.sequence = i, .ids = ids, .n = n, .choose = true};
-    NMLP_TRY(nmlp_cuda_batch_step(b, items, n_items, err));
-    NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamSynchronize(b->forward.stream), "warming up", err));
-out:
-    for (int32_t i = 0; i < n_items; i++) nmlp_cuda_batch_set_length(b, i, 0);
-    nmlp_mem_free(ids);
-    return st;
-}
-
-/* Few rows, one, some alone, and as many as a step takes: kernels and cuBLASLt's plans are loaded, and large GEMMs
- * measured, now and not when the first request waits. */
-static nmlp_status warm_up(nmlp_cuda_batch *b, nmlp_err *err) {
-    int64_t most = b->forward.max_rows < b->forward.context ? b->forward.max_rows : b->forward.context;
-    int64_t n_items = b->forward.max_sequences < WARM_UP_ITEMS ? b->forward.max_sequences : WARM_UP_ITEMS;
-    for (int64_t i = 0; i < n_items * b->forward.table_pages; i++)
-        b->tables[i] = (int32_t)(i % b->forward.table_pages % b->forward.n_pages);
-    for (int64_t i = 0; i < n_items; i++) mark_changed(b, i);
-    NMLP_RETURN_IF_FAILED(run_nothing(b, 1, most < WARM_UP_ROWS ? most : WARM_UP_ROWS, err));
-    NMLP_RETURN_IF_FAILED(run_nothing(b, 1, 1, err));
-    if (n_items > 1) NMLP_RETURN_IF_FAILED(run_nothing(b, n_items, 1, err));
-    if (most > 1) NMLP_RETURN_IF_FAILED(run_nothing(b, 1, 2, err));
-    /* rows of a prompt beside sequences: every number that they are padded to */
-    for (int64_t n = 2 * ROWS_MIN; n <= MIXED_ROWS && n <= most && b->forward.max_sequences > 1; n += ROWS_MIN)
-        NMLP_RETURN_IF_FAILED(run_nothing(b, 1, n, err));
-    nmlp_cuda_blas_measure(b->forward.blas, true);
-    nmlp_status st = run_nothing(b, 1, most, err);
-    nmlp_cuda_blas_measure(b->forward.blas, false);
-    return st;
-}
-
-nmlp_status nmlp_cuda_batch_create(nmlp_cuda_batch **out, const nmlp_cuda_engine *engine,
-                                   const nmlp_cuda_batch_options *o, nmlp_err *err) {
-    nmlp_status st = NMLP_OK;
-    *out = NULL;
-    nmlp_cuda_batch *b = nmlp_mem_new(1, sizeof *b, err);
-    if (!b) return NMLP_E_NOMEM;
-    size_t n = (size_t)o->max_sequences;
-    b->forward = (nmlp_cuda_forward){.engine = engine,
-                                     .max_rows = (int32_t)(o->max_rows < ROWS_MIN ? ROWS_MIN : o->max_rows),
-                                     .max_sequences = (int32_t)o->max_sequences,
-                                     .context = o->context,
-                                     .n_pages = o->n_pages,
-                                     .table_pages = nmlp_cuda_divide_up(o->context, NMLP_CUDA_PAGE_POSITIONS)};
-    size_t rows = (size_t)b->forward.max_rows;
-    b->sequences = nmlp_mem_new(n, sizeof *b->sequences, err);
-    b->tables = nmlp_mem_new(n * (size_t)b->forward.table_pages, sizeof *b->tables, err);
-    b->set = nmlp_mem_new(n, sizeof *b->set, err);
-    b->first_rows = nmlp_mem_new(n, sizeof *b->first_rows, err);
-    b->words = nmlp_mem_new(NMLP_CUDA_ROW_WORDS * rows, sizeof *b->words, err);
-    b->tiles = nmlp_mem_new(rows, sizeof *b->tiles, err);
-    if (!b->sequences || !b->tables || !b->set || !b->first_rows || !b->words || !b->tiles) NMLP_TRY(NMLP_E_NOMEM);
-    NMLP_TRY(nmlp_cuda_forward_create(&b->forward, o->rope, err));
-    NMLP_TRY(warm_up(b, err));
-    *out = b;
-out:
-    if (st != NMLP_OK) nmlp_cuda_batch_destroy(b);
-    return st;
-}
-
-void nmlp_cuda_batch_destroy(nmlp_cuda_batch *b) {
-    if (!b) return;
-    for (int i = 0; i < GRAPH_BUCKETS; i++)
-        for (int j = 0; j < CHUNK_BUCKETS; j++)
-            if (b->graphs[i][j].exec) (void)cudaGraphExecDestroy(b->graphs[i][j].exec);
-    nmlp_cuda_forward_destroy(&b->forward);
-    nmlp_mem_free(b->sequences);
-    nmlp_mem_free(b->tables);
-    nmlp_mem_free(b->set);
-    nmlp_mem_free(b->first_rows);
-    nmlp_mem_free(b->words);
-    nmlp_mem_free(b->tiles);
-    nmlp_mem_free(b);
 }
 
 /* ---- sequences ---- */
@@ -529,3 +445,104 @@ nmlp_status nmlp_cuda_batch_choose(nmlp_cuda_batch *b, nmlp_cuda_batch_choice *i
 }
 
 int64_t nmlp_cuda_batch_steps_ahead(const nmlp_cuda_batch *b) { return b->n_ahead; }
+
+/* ---- life of a batch ---- */
+
+/* One step of n rows of nothing in each of `n_items` sequences. */
+static nmlp_status run_nothing(nmlp_cuda_batch *b, int64_t n_items, int64_t n, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_cuda_batch_item items[WARM_UP_ITEMS];
+    int32_t *ids = nmlp_mem_new((size_t)n, sizeof *ids, err);
+    if (!ids) return NMLP_E_NOMEM;
+    for (int32_t i = 0; i < n_items; i++)
+        items[i] = (nmlp_cuda_batch_item){.sequence = i, .ids = ids, .n = n, .choose = true};
+    NMLP_TRY(nmlp_cuda_batch_step(b, items, n_items, err));
+    NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamSynchronize(b->forward.stream), "warming up", err));
+out:
+    for (int32_t i = 0; i < n_items; i++) nmlp_cuda_batch_set_length(b, i, 0);
+    nmlp_mem_free(ids);
+    return st;
+}
+
+/* Every graph that the batch can come to need, run with rows of no sequence: made when it is first wanted, a graph
+ * would hold up all sequences for several steps. */
+static nmlp_status make_graphs(nmlp_cuda_batch *b, nmlp_err *err) {
+    int32_t most_chunks = chunks_for(b->forward.context);
+    for (int32_t bucket = 0; bucket < GRAPH_BUCKETS && graph_rows[bucket] <= b->forward.max_rows; bucket++) {
+        if (b->forward.max_sequences <= (bucket ? graph_rows[bucket - 1] : 1)) break;
+        nmlp_cuda_step_shape shape = {.n_rows = graph_rows[bucket], .n_chunks = 1};
+        fill_rows(b, NULL, 0, &shape);
+        NMLP_RETURN_IF_FAILED(upload_step(b, &shape, err));
+        for (int32_t chunks = 1; chunks <= most_chunks; chunks *= 2)
+            for (int run = 0; run < 2; run++) /* the first loads code, the second makes the graph */
+                NMLP_RETURN_IF_FAILED(run_decode(b, bucket, (int64_t)chunks * NMLP_CUDA_ATTENTION_CHUNK, err));
+    }
+    return NMLP_CUDA_CHECK(cudaStreamSynchronize(b->forward.stream), "warming up", err);
+}
+
+/* Few rows, one, some alone, and as many as a step takes: kernels and cuBLASLt's plans are loaded, and large GEMMs
+ * measured, now and not when the first request waits. */
+static nmlp_status warm_up(nmlp_cuda_batch *b, nmlp_err *err) {
+    int64_t most = b->forward.max_rows < b->forward.context ? b->forward.max_rows : b->forward.context;
+    int64_t n_items = b->forward.max_sequences < WARM_UP_ITEMS ? b->forward.max_sequences : WARM_UP_ITEMS;
+    for (int64_t i = 0; i < n_items * b->forward.table_pages; i++)
+        b->tables[i] = (int32_t)(i % b->forward.table_pages % b->forward.n_pages);
+    for (int64_t i = 0; i < n_items; i++) mark_changed(b, i);
+    NMLP_RETURN_IF_FAILED(run_nothing(b, 1, most < WARM_UP_ROWS ? most : WARM_UP_ROWS, err));
+    NMLP_RETURN_IF_FAILED(run_nothing(b, 1, 1, err));
+    if (n_items > 1) NMLP_RETURN_IF_FAILED(run_nothing(b, n_items, 1, err));
+    if (most > 1) NMLP_RETURN_IF_FAILED(run_nothing(b, 1, 2, err));
+    /* rows of a prompt beside sequences: every number that they are padded to */
+    for (int64_t n = 2 * ROWS_MIN; n <= most && b->forward.max_sequences > 1;
+         n += nmlp_cuda_forward_step((int32_t)n + 1))
+        NMLP_RETURN_IF_FAILED(run_nothing(b, 1, n, err));
+    NMLP_RETURN_IF_FAILED(make_graphs(b, err));
+    nmlp_cuda_blas_measure(b->forward.blas, true);
+    nmlp_status st = run_nothing(b, 1, most, err);
+    nmlp_cuda_blas_measure(b->forward.blas, false);
+    return st;
+}
+
+nmlp_status nmlp_cuda_batch_create(nmlp_cuda_batch **out, const nmlp_cuda_engine *engine,
+                                   const nmlp_cuda_batch_options *o, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    *out = NULL;
+    nmlp_cuda_batch *b = nmlp_mem_new(1, sizeof *b, err);
+    if (!b) return NMLP_E_NOMEM;
+    size_t n = (size_t)o->max_sequences;
+    b->forward = (nmlp_cuda_forward){.engine = engine,
+                                     .max_rows = (int32_t)(o->max_rows < ROWS_MIN ? ROWS_MIN : o->max_rows),
+                                     .max_sequences = (int32_t)o->max_sequences,
+                                     .context = o->context,
+                                     .n_pages = o->n_pages,
+                                     .table_pages = nmlp_cuda_divide_up(o->context, NMLP_CUDA_PAGE_POSITIONS)};
+    size_t rows = (size_t)b->forward.max_rows;
+    b->sequences = nmlp_mem_new(n, sizeof *b->sequences, err);
+    b->tables = nmlp_mem_new(n * (size_t)b->forward.table_pages, sizeof *b->tables, err);
+    b->set = nmlp_mem_new(n, sizeof *b->set, err);
+    b->first_rows = nmlp_mem_new(n, sizeof *b->first_rows, err);
+    b->words = nmlp_mem_new(NMLP_CUDA_ROW_WORDS * rows, sizeof *b->words, err);
+    b->tiles = nmlp_mem_new(rows, sizeof *b->tiles, err);
+    if (!b->sequences || !b->tables || !b->set || !b->first_rows || !b->words || !b->tiles) NMLP_TRY(NMLP_E_NOMEM);
+    NMLP_TRY(nmlp_cuda_forward_create(&b->forward, o->rope, err));
+    NMLP_TRY(warm_up(b, err));
+    *out = b;
+out:
+    if (st != NMLP_OK) nmlp_cuda_batch_destroy(b);
+    return st;
+}
+
+void nmlp_cuda_batch_destroy(nmlp_cuda_batch *b) {
+    if (!b) return;
+    for (int i = 0; i < GRAPH_BUCKETS; i++)
+        for (int j = 0; j < CHUNK_BUCKETS; j++)
+            if (b->graphs[i][j].exec) (void)cudaGraphExecDestroy(b->graphs[i][j].exec);
+    nmlp_cuda_forward_destroy(&b->forward);
+    nmlp_mem_free(b->sequences);
+    nmlp_mem_free(b->tables);
+    nmlp_mem_free(b->set);
+    nmlp_mem_free(b->first_rows);
+    nmlp_mem_free(b->words);
+    nmlp_mem_free(b->tiles);
+    nmlp_mem_free(b);
+}

@@ -77,6 +77,8 @@ typedef struct nmlp_cuda_step_shape {
 
 nmlp_status nmlp_cuda_forward_create(nmlp_cuda_forward *f, const float *rope, nmlp_err *err);
 void nmlp_cuda_forward_destroy(nmlp_cuda_forward *f);
+/* Rows beyond the few are padded to a multiple of this, so that there are few shapes of GEMM. */
+int32_t nmlp_cuda_forward_step(int32_t n);
 /* Rows that a step of n rows is padded to. */
 int32_t nmlp_cuda_forward_padded(const nmlp_cuda_forward *f, int32_t n);
 /* Where the arrays of a step of n rows lie. */

@@ -257,9 +257,11 @@ static const nmlp_cuda_few_rows *few_for(const nmlp_cuda_forward *f, int32_t n) 
     return NULL;
 }
 
+int32_t nmlp_cuda_forward_step(int32_t n) { return n <= 256 ? 32 : 128; }
+
 int32_t nmlp_cuda_forward_padded(const nmlp_cuda_forward *f, int32_t n) {
     const nmlp_cuda_few_rows *few = few_for(f, n);
-    int32_t step = n <= 256 ? 32 : 128; /* few different shapes of GEMM */
+    int32_t step = nmlp_cuda_forward_step(n);
     int32_t padded = few ? few->rows : nmlp_cuda_divide_up(n, step) * step;
     return nmlp_cuda_smaller(padded, f->max_rows);
 }
@@ -384,6 +386,8 @@ nmlp_status nmlp_cuda_forward_head(nmlp_cuda_forward *f, const nmlp_cuda_step_sh
     const nmlp_config *c = &e->model->config;
     const nmlp_cuda_step_rows rows = nmlp_cuda_forward_rows(f, shape->n_rows);
     const nmlp_cuda_few_rows *few = few_for(f, n);
+    /* above the few one shape of GEMM: the plan of a new one takes milliseconds */
+    int32_t padded = few ? n : NMLP_CUDA_LOGIT_ROWS;
     const nmlp_cuda_add_norm norm = {.out = f->head_input,
                                      .hidden = f->hidden,
                                      .delta = f->delta,
@@ -403,7 +407,7 @@ nmlp_status nmlp_cuda_forward_head(nmlp_cuda_forward *f, const nmlp_cuda_step_sh
                                      .pitch = nmlp_cuda_pad(c->vocab)};
     if (!nmlp_cuda_forward_is_one_launch(f, shape)) {
         NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_batch_add_norm(&norm, f->stream), "launching a norm", err));
-        NMLP_RETURN_IF_FAILED(run_gemm(f, few ? &few->head : NULL, f->logits, f->head_input, &e->lm_head, n, err));
+        NMLP_RETURN_IF_FAILED(run_gemm(f, few ? &few->head : NULL, f->logits, f->head_input, &e->lm_head, padded, err));
     }
     return NMLP_CUDA_CHECK(nmlp_cuda_batch_choose_launch(&choose, f->stream), "launching the choice", err);
 }

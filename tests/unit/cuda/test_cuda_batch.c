@@ -494,6 +494,51 @@ static void long_texts_match_the_cpu(void **state) {
     loaded_engine_close(&cpu);
 }
 
+/* A few rows of a prompt behind many keys, beside a sequence that decodes: every row's logits. */
+static void few_rows_behind_many_keys_match_the_cpu(void **state) {
+    enum { LONG = 500, BEFORE = 390, MOST = 30 };
+    const nmlp_batch_options options = {.context = LONG, .positions = 2 * LONG, .max_sequences = 3, .max_rows = 400};
+    static const int64_t pieces[] = {2, 7, 30, 1, 25, 3, 29};
+    loaded_engine cpu;
+    nmlp_engine *gpu;
+    nmlp_batch *batch;
+    int32_t prompt, other, ids[LONG];
+    nmlp_rng rng;
+    nmlp_err err;
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    loaded_engine_open(&cpu, NMLP_TEST_ROOT "/models/tiny", NULL, 0);
+    nmlp_engine_options engine = {.backend = nmlp_backend_cuda(), .pool = cpu.pool};
+    nmlp_assert_ok(nmlp_engine_create(&gpu, &cpu.model, &engine, &err), &err);
+    nmlp_assert_ok(nmlp_batch_create(&batch, gpu, &options, &err), &err);
+    int64_t vocab = cpu.model.config.vocab, at = BEFORE;
+    nmlp_rng_seed(&rng, 23);
+    for (int i = 0; i < LONG; i++) ids[i] = (int32_t)nmlp_rng_below(&rng, (uint64_t)vocab);
+    float *want = loaded_engine_logits(&cpu, ids, LONG, 0);
+    float *got = nmlp_mem_new((size_t)((MOST + 1) * vocab), sizeof *got, NULL);
+    nmlp_assert_ok(nmlp_batch_open(batch, NULL, 0, &prompt, &err), &err);
+    nmlp_assert_ok(nmlp_batch_open(batch, NULL, 0, &other, &err), &err);
+    nmlp_assert_ok(nmlp_batch_append(batch, prompt, ids, BEFORE, got, NULL, &err), &err);
+    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+        int64_t n = pieces[i];
+        nmlp_step_item items[2] = {
+            {.sequence = prompt, .ids = ids + at, .n = n, .n_logits = n, .logits = got},
+            {.sequence = other, .ids = ids + i, .n = 1, .n_logits = 1, .logits = got + n * vocab}};
+        nmlp_assert_ok(nmlp_batch_step(batch, items, 2, &err), &err);
+        for (int64_t row = 0; row <= n; row++) {
+            int64_t position = row < n ? at + row : (int64_t)i;
+            double differs = distance(got + row * vocab, want + position * vocab, vocab);
+            if (!(differs <= 0x1p-5)) fail_msg("logits at position %lld differ by %g", (long long)position, differs);
+        }
+        at += n;
+    }
+    nmlp_mem_free(want);
+    nmlp_mem_free(got);
+    nmlp_batch_destroy(batch);
+    nmlp_engine_destroy(gpu);
+    loaded_engine_close(&cpu);
+}
+
 /* Two to 8 rows run as 8: a sequence beside one other or beside five has the same bits. */
 static void company_in_a_bucket_changes_no_bit(void **state) {
     enum { N = 6, PROMPT = 40 };
@@ -534,6 +579,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(decode_steps_match_the_cpu),
         cmocka_unit_test(rows_alone_match_the_cpu),
         cmocka_unit_test(long_texts_match_the_cpu),
+        cmocka_unit_test(few_rows_behind_many_keys_match_the_cpu),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
