@@ -1,4 +1,4 @@
-/* Store the weights of a checkpoint in 8 or 4 bits (docs/quantisation.md).
+/* Store the weights of a checkpoint in 8, 6 or 4 bits (docs/quantisation.md).
  *
  * Threads and side effects: as nmlp_compress_model (compression.h). */
 #ifndef NEURONMLP_QUANTIZATION_H
@@ -12,8 +12,8 @@ extern "C" {
 
 typedef struct nmlp_quantization_options {
     size_t struct_bytes;
-    const char *format;         /* "q8" (8 bits, a scale per row), "q4" (4 bits, a scale per group), "q4z" (and a zero
-                                   point per group) or "fp8" (e4m3, a scale per row); "q8" */
+    const char *format;         /* "q8", "q6" (8 and 6 bits, a scale per row), "q4" (4 bits, a scale per group), "q4z"
+                                   (and a zero point per group) or "fp8" (e4m3, a scale per row); "q8" */
     int group;                  /* of q4 and q4z: weights that share a scale, 32 or 64; 32 */
     const char *head;           /* of embedding and output matrix: a format, or "bf16": as they are; "q8" */
     int64_t budget_bytes;       /* above 0: a format for each matrix, so that all tensors fit into it; 0 */

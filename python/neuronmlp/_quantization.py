@@ -46,9 +46,9 @@ def quantize(
     isa: Optional[str] = None,
     progress: Optional[Progress] = None,
 ) -> Quantization:
-    """Writes the checkpoint in `model`, dense or compressed, with weights of 8 or 4 bits to `output`.
+    """Writes the checkpoint in `model`, dense or compressed, with weights of 8, 6 or 4 bits to `output`.
 
-    `format` is "q8", "q4", "q4z" or "fp8", `head` one of them for embedding and output matrix, or "bf16"; `budget_bytes`
+    `format` is "q8", "q6", "q4", "q4z" or "fp8", `head` one of them for embedding and output matrix, or "bf16"; `budget_bytes`
     chooses a format for each matrix instead. Progress and Ctrl-C as of `compress`.
     """
     options = lib.init(lib.QuantizationOptions)

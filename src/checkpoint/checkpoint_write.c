@@ -130,7 +130,7 @@ nmlp_status nmlp_checkpoint_put(nmlp_checkpoint_writer *w, const void *data, siz
         return nmlp_fail(err, NMLP_E_INTERRUPTED, "%s was stopped", w->source->stage);
     w->part_bytes += bytes;
     if (w->part_bytes < total) return NMLP_OK;
-    if (spec->dtype == NMLP_DTYPE_Q4)
+    if (spec->dtype == NMLP_DTYPE_Q4 || spec->dtype == NMLP_DTYPE_Q6)
         NMLP_RETURN_IF_FAILED(nmlp_file_writer_write(&w->file, spec->shape, 2 * sizeof spec->shape[0], err));
     bool last = ends_shard(w, w->next);
     w->part_bytes = 0;

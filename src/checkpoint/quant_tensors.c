@@ -46,23 +46,30 @@ static nmlp_status find_scales(const nmlp_raw_tensors *raw, const nmlp_named_ten
     return NMLP_OK;
 }
 
+/* One scale for each of `rows` rows, in f32. */
+static nmlp_status row_scales(const nmlp_raw_tensors *raw, const nmlp_named_tensor *scales, int64_t rows,
+                              const float **out, nmlp_err *err) {
+    const nmlp_view *s = &scales->view;
+    if (s->n_dims < 1 || s->shape[0] != rows || nmlp_view_elems(s) != rows)
+        return wrong_shape(raw, scales, "one scale per row of the weight", err);
+    *out = s->data;
+    if (s->dtype == NMLP_DTYPE_F32) return NMLP_OK;
+    float *wide = nmlp_arena_new(raw->arena, (size_t)rows, sizeof *wide, err);
+    if (!wide) return NMLP_E_NOMEM;
+    nmlp_to_f32(wide, s->data, s->dtype, (size_t)rows);
+    *out = wide;
+    return NMLP_OK;
+}
+
 /* Q8 and FP8. */
 static nmlp_status join_bytes(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, nmlp_named_tensor *out,
                               nmlp_err *err) {
     const nmlp_named_tensor *scales;
+    const float *values = NULL;
     const nmlp_view *v = &t->view;
     NMLP_RETURN_IF_FAILED(find_scales(raw, t, strlen(t->name), &scales, err));
     if (v->n_dims != 2) return wrong_shape(raw, t, "two dimensions", err);
-    const nmlp_view *s = &scales->view;
-    if (s->n_dims < 1 || s->shape[0] != v->shape[0] || nmlp_view_elems(s) != v->shape[0])
-        return wrong_shape(raw, scales, "one scale per row of the weight", err);
-    const float *values = s->data;
-    if (s->dtype != NMLP_DTYPE_F32) {
-        float *wide = nmlp_arena_new(raw->arena, (size_t)v->shape[0], sizeof *wide, err);
-        if (!wide) return NMLP_E_NOMEM;
-        nmlp_to_f32(wide, s->data, s->dtype, (size_t)v->shape[0]);
-        values = wide;
-    }
+    NMLP_RETURN_IF_FAILED(row_scales(raw, scales, v->shape[0], &values, err));
     out->name = t->name;
     out->view = t->int_bytes ? nmlp_quant_view_q8(v->data, values, v->shape[0], v->shape[1])
                              : nmlp_quant_view_fp8(v->data, values, v->shape[0], v->shape[1]);
@@ -84,19 +91,36 @@ static nmlp_status read_shape(const nmlp_raw_tensors *raw, const nmlp_named_tens
         shape[d] = narrow;
         if (t->int_bytes == 8) memcpy(&shape[d], at, sizeof shape[d]);
     }
-    const nmlp_view *v = &packed->view;
-    bool sane = shape[0] > 0 && shape[1] > 0 && shape[1] < INT64_C(1) << 40;
-    if (sane && v->n_dims == 2 && v->shape[0] == shape[0] && v->shape[1] * (CODES_PER_WORD / 2) == shape[1])
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s packs 8 bits per weight; packed weights have 4 here",
-                         raw->dir, packed->name);
-    if (!sane || v->n_dims != 2 || v->shape[0] != shape[0] ||
-        v->shape[1] != (shape[1] + CODES_PER_WORD - 1) / CODES_PER_WORD)
-        return nmlp_fail(err, NMLP_E_SHAPE,
-                         "%s: tensor %s has %" PRId64 " x %" PRId64
-                         " words of eight weights, which is no matrix of %" PRId64 " x %" PRId64 " as %s says",
-                         raw->dir, packed->name, v->shape[0], v->n_dims == 2 ? v->shape[1] : 0, shape[0], shape[1],
-                         t->name);
     return NMLP_OK;
+}
+
+/* Words that `cols` weights of some bits take, one behind the other. */
+static int64_t words_of(int64_t cols, int bits) { return (bits * cols + 31) / 32; }
+
+/* How many bits a weight has, from the words of a row and what NAME_shape says: 4 or 6. */
+static nmlp_status packed_bits(const nmlp_raw_tensors *raw, const nmlp_named_tensor *packed, size_t base_len,
+                               const int64_t shape[2], int *bits, nmlp_err *err) {
+    static const int known[] = {6, 4}; /* rows too short to tell have no groups of Q4 */
+    const nmlp_view *v = &packed->view;
+    bool sane =
+        shape[0] > 0 && shape[1] > 0 && shape[1] < INT64_C(1) << 40 && v->n_dims == 2 && v->shape[0] == shape[0];
+    for (size_t i = 0; sane && i < sizeof known / sizeof known[0]; i++) {
+        *bits = known[i];
+        if (v->shape[1] == words_of(shape[1], known[i])) return NMLP_OK;
+    }
+    if (sane && v->shape[1] == words_of(shape[1], 8))
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: tensor %s packs 8 bits per weight; packed weights have 4 or 6 here", raw->dir,
+                         packed->name);
+    if (sane && v->shape[1] == (shape[1] + 4) / 5)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: tensor %s packs five weights of 6 bits into a word; words without gaps are read",
+                         raw->dir, packed->name);
+    return nmlp_fail(err, NMLP_E_SHAPE,
+                     "%s: tensor %s has %" PRId64 " x %" PRId64
+                     " words of packed weights, which is no matrix of %" PRId64 " x %" PRId64 " as %.*s_shape says",
+                     raw->dir, packed->name, v->shape[0], v->n_dims == 2 ? v->shape[1] : 0, shape[0], shape[1],
+                     (int)base_len, packed->name);
 }
 
 /* f16 scales of groups of 32 or 64: in another type they are rounded, of larger groups repeated. */
@@ -150,14 +174,10 @@ static nmlp_status find_zeros(const nmlp_raw_tensors *raw, const nmlp_named_tens
     return NMLP_OK;
 }
 
-static nmlp_status join_q4(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, nmlp_named_tensor *out,
-                           nmlp_err *err) {
-    const nmlp_named_tensor *scales;
+static nmlp_status join_q4(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, const nmlp_named_tensor *scales,
+                           const int64_t shape[2], nmlp_named_tensor *out, nmlp_err *err) {
     const uint16_t *halves;
-    int64_t shape[2] = {0};
     size_t base_len = strlen(t->name) - strlen("_packed");
-    NMLP_RETURN_IF_FAILED(read_shape(raw, t, base_len, shape, err));
-    NMLP_RETURN_IF_FAILED(find_scales(raw, t, base_len, &scales, err));
     const nmlp_view *s = &scales->view;
     if (s->n_dims != 2 || s->shape[0] != shape[0] || s->shape[1] < 1)
         return wrong_shape(raw, scales, "one row of scales per row of the weight", err);
@@ -173,10 +193,36 @@ static nmlp_status join_q4(const nmlp_raw_tensors *raw, const nmlp_named_tensor 
                          raw->dir, scales->name, group);
     int kept = group == 32 ? 32 : GROUP_MAX;
     NMLP_RETURN_IF_FAILED(convert_scales(raw, scales, (int)(group / kept), &halves, err));
-    out->name = nmlp_arena_strndup(raw->arena, t->name, base_len, err);
-    if (!out->name) return NMLP_E_NOMEM;
     out->view = nmlp_quant_view_q4(t->view.data, halves, kept, shape[0], shape[1]);
     return find_zeros(raw, scales, base_len, (int)(group / kept), &out->view.zeros, err);
+}
+
+static nmlp_status join_q6(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, const nmlp_named_tensor *scales,
+                           const int64_t shape[2], nmlp_named_tensor *out, nmlp_err *err) {
+    const float *values = NULL;
+    size_t base_len = strlen(t->name) - strlen("_packed");
+    if (find(raw, t->name, base_len, "_zero_point"))
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: tensor %.*s_zero_point: only weights of 4 bits may have zero points", raw->dir,
+                         (int)base_len, t->name);
+    NMLP_RETURN_IF_FAILED(row_scales(raw, scales, shape[0], &values, err));
+    out->view = nmlp_quant_view_q6(t->view.data, values, shape[0], shape[1]);
+    return NMLP_OK;
+}
+
+/* Q4 and Q6. */
+static nmlp_status join_packed(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, nmlp_named_tensor *out,
+                               nmlp_err *err) {
+    const nmlp_named_tensor *scales;
+    int64_t shape[2] = {0};
+    int bits = 0;
+    size_t base_len = strlen(t->name) - strlen("_packed");
+    NMLP_RETURN_IF_FAILED(read_shape(raw, t, base_len, shape, err));
+    NMLP_RETURN_IF_FAILED(packed_bits(raw, t, base_len, shape, &bits, err));
+    NMLP_RETURN_IF_FAILED(find_scales(raw, t, base_len, &scales, err));
+    out->name = nmlp_arena_strndup(raw->arena, t->name, base_len, err);
+    if (!out->name) return NMLP_E_NOMEM;
+    return bits == 6 ? join_q6(raw, t, scales, shape, out, err) : join_q4(raw, t, scales, shape, out, err);
 }
 
 /* Whether a tensor is the scales, the zero points or the shape of another. */
@@ -201,7 +247,7 @@ nmlp_status nmlp_quant_tensor_join(const nmlp_raw_tensors *raw, size_t i, nmlp_n
     if (ends_with(t->name, "_zero_point"))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s: only weights of 4 bits may have zero points",
                          raw->dir, t->name);
-    if (t->int_bytes == 4 && ends_with(t->name, "_packed")) return join_q4(raw, t, out, err);
+    if (t->int_bytes == 4 && ends_with(t->name, "_packed")) return join_packed(raw, t, out, err);
     if (t->int_bytes == 1) return join_bytes(raw, t, out, err);
     return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s has dtype I%d, which only quantised weights may have",
                      raw->dir, t->name, 8 * t->int_bytes);
@@ -212,7 +258,8 @@ nmlp_status nmlp_quant_tensor_join(const nmlp_raw_tensors *raw, size_t i, nmlp_n
 static nmlp_status refuse(const nmlp_json_doc *doc, const char *what, const char *found, nmlp_err *err) {
     nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: quantization_config: %s \"%s\" is not supported", doc->origin, what, found);
     nmlp_fail_hint(
-        err, "int8, int4 and float8 weights of compressed-tensors are; or take the checkpoint that it was made from");
+        err,
+        "int8, int6, int4 and float8 weights of compressed-tensors are; or take the checkpoint that it was made from");
     return NMLP_E_UNSUPPORTED;
 }
 
@@ -231,9 +278,9 @@ static nmlp_status check_scheme(const nmlp_json_doc *doc, const nmlp_json *schem
                          "%s: quantization_config: floats of %" PRId64 " bits are not supported; they have 8",
                          doc->origin, bits);
     if (!symmetric && !(bits == 4 && weights)) return refuse(doc, "symmetric", "false", err);
-    if (bits != 8 && !(bits == 4 && weights))
+    if (bits != 8 && !((bits == 4 || bits == 6) && weights))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
-                         "%s: quantization_config: %s of %" PRId64 " bits are not supported; weights have 8 or 4",
+                         "%s: quantization_config: %s of %" PRId64 " bits are not supported; weights have 8, 6 or 4",
                          doc->origin, weights ? "weights" : "activations", bits);
     return NMLP_OK;
 }

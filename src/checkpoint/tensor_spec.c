@@ -34,6 +34,7 @@ bool nmlp_tensor_spec_fits(const nmlp_tensor_spec *spec) {
     int64_t rows = spec->shape[0], cols = spec->shape[1];
     if (!nmlp_dtype_is_quantised(spec->dtype) || spec->bare) return true;
     if (spec->n_dims != 2 || rows < 1 || cols < 1) return false;
+    if (spec->dtype == NMLP_DTYPE_Q6) return true; /* rows of whole words */
     if (nmlp_quant_scales_rows(spec->dtype)) return rows * cols % F32_BYTES == 0;
     return (spec->group == 32 || spec->group == 64) && cols % spec->group == 0 && rows * (cols / spec->group) % 2 == 0;
 }
@@ -58,6 +59,13 @@ static void add_part(nmlp_tensor_part *part, const nmlp_tensor_spec *spec, const
 
 int nmlp_tensor_spec_parts(const nmlp_tensor_spec *spec, nmlp_tensor_part parts[NMLP_TENSOR_PARTS_MAX]) {
     int64_t rows = spec->shape[0], cols = spec->shape[1];
+    if (spec->dtype == NMLP_DTYPE_Q6) {
+        int64_t words = (int64_t)(nmlp_tensor_spec_bytes(spec) / sizeof(int32_t)) / rows - 1; /* less the scale */
+        add_part(&parts[0], spec, "_packed", "I32", rows, words, sizeof(int32_t));
+        add_part(&parts[1], spec, "_scale", "F32", rows, 1, F32_BYTES);
+        add_part(&parts[2], spec, "_shape", "I64", 2, 0, sizeof(int64_t));
+        return 3;
+    }
     if (nmlp_quant_scales_rows(spec->dtype)) {
         add_part(&parts[0], spec, "", spec->dtype == NMLP_DTYPE_Q8 ? "I8" : "F8_E4M3", rows, cols, 1);
         if (spec->bare) return 1;
@@ -91,7 +99,8 @@ static const struct kind {
     const char *format;
 } kinds[] = {{NMLP_DTYPE_Q8, 0, false, "int-quantized"},   {NMLP_DTYPE_Q4, 32, false, "pack-quantized"},
              {NMLP_DTYPE_Q4, 64, false, "pack-quantized"}, {NMLP_DTYPE_Q4, 32, true, "pack-quantized"},
-             {NMLP_DTYPE_Q4, 64, true, "pack-quantized"},  {NMLP_DTYPE_FP8, 0, false, "float-quantized"}};
+             {NMLP_DTYPE_Q4, 64, true, "pack-quantized"},  {NMLP_DTYPE_FP8, 0, false, "float-quantized"},
+             {NMLP_DTYPE_Q6, 0, false, "pack-quantized"}};
 
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 

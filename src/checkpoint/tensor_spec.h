@@ -8,6 +8,9 @@
  *       NAME_scale  F16 [N,K/group]
  *       NAME_zero_point I32 [ceil(N/8),K/group], only where weights have zero points
  *       NAME_shape  I64 [2]       N and K
+ *   Q6  NAME_packed I32 [N,ceil(6K/32)] "pack-quantized", codes dense over words
+ *       NAME_scale  F32 [N,1]
+ *       NAME_shape  I64 [2]       N and K
  *   FP8 NAME        F8_E4M3 [N,K] "float-quantized"
  *       NAME_scale  F32 [N,1] */
 #ifndef NMLP_CHECKPOINT_TENSOR_SPEC_H

@@ -75,9 +75,9 @@ static nmlp_cuda_decode_format format_of(const nmlp_cuda_decode_part *parts, int
     for (int i = 0; i < n; i++) /* tiles have no place for zero points */
         if (parts[i].view->dtype != parts[0].view->dtype || parts[i].view->zeros) return NMLP_CUDA_DECODE_BF16;
     nmlp_dtype dtype = parts[0].view->dtype;
-    return dtype == NMLP_DTYPE_Q8   ? NMLP_CUDA_DECODE_Q8
-           : dtype == NMLP_DTYPE_Q4 ? NMLP_CUDA_DECODE_Q4
-                                    : NMLP_CUDA_DECODE_BF16;
+    return dtype == NMLP_DTYPE_Q8 || dtype == NMLP_DTYPE_Q6 ? NMLP_CUDA_DECODE_Q8
+           : dtype == NMLP_DTYPE_Q4                         ? NMLP_CUDA_DECODE_Q4
+                                                            : NMLP_CUDA_DECODE_BF16;
 }
 
 /* The quantised copy, where all parts are of one such type. */

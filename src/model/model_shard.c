@@ -79,15 +79,15 @@ static const void *copy_columns(struct cut *c, const void *from, int64_t rows, s
     return copy;
 }
 
-/* Scales of Q8 belong to rows, those of Q4 to groups of columns, of which the range has whole ones. */
+/* Scales of Q8 and Q6 belong to rows, those of Q4 to groups of columns, of which the range has whole ones. */
 static nmlp_status columns_of(struct cut *c, nmlp_view *part, const nmlp_view *whole, struct range range,
                               nmlp_err *err) {
     int64_t rows = whole->shape[0], width = whole->shape[1];
-    size_t bits = whole->dtype == NMLP_DTYPE_Q4 ? 4 : 8 * nmlp_dtype_bytes(whole->dtype);
+    size_t bits = (size_t)nmlp_dtype_bits(whole->dtype), row_bytes = nmlp_view_bytes(whole) / (size_t)rows;
     *part = *whole;
     part->shape[1] = range.n;
-    part->data = copy_columns(c, whole->data, rows, ((size_t)width * bits + 7) / 8, (size_t)range.first * bits / 8,
-                              (size_t)range.n * bits / 8, err);
+    part->data =
+        copy_columns(c, whole->data, rows, row_bytes, (size_t)range.first * bits / 8, (size_t)range.n * bits / 8, err);
     if (!part->data) return NMLP_E_NOMEM;
     nmlp_file_map_release(whole->data, nmlp_view_bytes(whole));
     if (whole->dtype != NMLP_DTYPE_Q4) return NMLP_OK;
@@ -184,7 +184,9 @@ static nmlp_status split_factors(struct cut *c, nmlp_layer *layer, const nmlp_la
     return NMLP_OK;
 }
 
-/* Groups of Q4 are shared whole. */
+enum { Q6_WORDS_INPUTS = 16 }; /* that fill three words of 32 bits */
+
+/* Groups of Q4 are shared whole, and words of Q6. */
 static nmlp_status check_groups(const nmlp_model *m, int size, nmlp_err *err) {
     const nmlp_config *c = &m->config;
     int64_t cut[] = {c->n_heads * c->head_dim / size, c->intermediate / size};
@@ -193,10 +195,11 @@ static nmlp_status check_groups(const nmlp_model *m, int size, nmlp_err *err) {
         for (int i = 0; i < 2; i++) {
             const nmlp_view *v = nmlp_factors_is_dense(parted[i]) ? &parted[i]->w : &parted[i]->v;
             bool slices = i == 1 && m->layers[l].slices > 0 && !nmlp_factors_is_dense(parted[i]);
-            if (v->dtype != NMLP_DTYPE_Q4 || slices || cut[i] % v->group == 0) continue;
+            int whole = v->dtype == NMLP_DTYPE_Q4 ? v->group : v->dtype == NMLP_DTYPE_Q6 ? Q6_WORDS_INPUTS : 1;
+            if (slices || cut[i] % whole == 0) continue;
             nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: %d processes cannot share groups of %d of %lld quantised columns",
-                      m->checkpoint.dir, size, v->group, (long long)cut[i] * size);
-            nmlp_fail_hint(err, "start fewer processes, or quantise in smaller groups");
+                      m->checkpoint.dir, size, whole, (long long)cut[i] * size);
+            nmlp_fail_hint(err, "start fewer processes, or quantise in smaller groups or as q8");
             return NMLP_E_UNSUPPORTED;
         }
     }

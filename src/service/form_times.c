@@ -13,15 +13,16 @@ static const double cold_bytes = 128e6; /* more than caches hold; no more than t
 
 /* ---- as a cost ---- */
 
-/* A matrix whose groups do not fit is stored in 8 bits. */
-static int stored_option(int64_t rows, int64_t cols, int option) {
+/* A matrix whose groups do not fit is stored in 8 bits, one of 6 bits runs as one of 8. */
+static int timed_option(int64_t rows, int64_t cols, int option) {
     nmlp_quant_format format = nmlp_quant_option(option);
+    if (option == NMLP_QUANT_OPTION_Q6) return NMLP_QUANT_OPTION_Q8;
     if (option == NMLP_QUANT_OPTION_PLAIN || nmlp_quant_format_fits(&format, rows, cols)) return option;
     return NMLP_QUANT_OPTION_Q8;
 }
 
 static double product_us(const nmlp_form_times *t, int pass, int64_t rows, int64_t cols, int option) {
-    int stored = stored_option(rows, cols, option);
+    int stored = timed_option(rows, cols, option);
     for (int64_t i = 0; i < t->n_shapes; i++)
         if (t->shapes[i].rows == rows && t->shapes[i].cols == cols) return t->shapes[i].us[pass][stored];
     return t->line[pass][stored].start_us + t->line[pass][stored].us_per_weight * (double)(rows * cols);
@@ -46,7 +47,9 @@ static double matrix_us(const void *ctx, int64_t rows, int64_t cols, int64_t ran
     return sum;
 }
 
-static double head_us(const void *ctx, int option) { return ((const nmlp_form_times *)ctx)->head_us[option]; }
+static double head_us(const void *ctx, int option) {
+    return ((const nmlp_form_times *)ctx)->head_us[option == NMLP_QUANT_OPTION_Q6 ? NMLP_QUANT_OPTION_Q8 : option];
+}
 
 nmlp_mix_cost nmlp_form_times_cost(const nmlp_form_times *times) {
     return (nmlp_mix_cost){.matrix = matrix_us, .head = head_us, .ctx = times};
@@ -71,7 +74,7 @@ static void list_shapes(nmlp_form_times *t, const nmlp_model *m) {
 
 static nmlp_status time_form(double *us, const nmlp_form_timing *g, const nmlp_kernels *kernels, int64_t rows,
                              int64_t cols, int pass, int option, nmlp_err *err) {
-    int stored = stored_option(rows, cols, option);
+    int stored = timed_option(rows, cols, option);
     nmlp_quant_format format = nmlp_quant_option(stored);
     nmlp_dtype plain = nmlp_factors_dtype(&g->model->layers[0].attention[NMLP_ATTENTION_Q]);
     double bytes = (double)nmlp_quant_option_bytes(plain, rows, cols, stored);
@@ -118,6 +121,7 @@ static nmlp_status measure_round(nmlp_form_times *t, const nmlp_form_timing *g, 
     const nmlp_config *c = &g->model->config;
     double us;
     for (int option = 0; option < NMLP_QUANT_OPTIONS; option++) {
+        if (option == NMLP_QUANT_OPTION_Q6) continue; /* Q8's */
         for (int pass = 0; pass < NMLP_FORM_PASSES; pass++) {
             for (int64_t i = 0; i < t->n_shapes && t->counts[pass] > 0; i++) {
                 NMLP_RETURN_IF_FAILED(
@@ -187,7 +191,7 @@ void nmlp_form_times_from_models(nmlp_form_times *t, const nmlp_model *model, co
 
 /* ---- in a file ---- */
 
-static const char times_magic[] = "NMLPFTM1";
+static const char times_magic[] = "NMLPFTM2";
 
 nmlp_status nmlp_form_times_load(nmlp_form_times *t, const char *path, uint64_t hash, bool *known, nmlp_err *err) {
     nmlp_file_map map;

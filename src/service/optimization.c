@@ -152,10 +152,10 @@ static nmlp_status build_references(struct nmlp_optimize_job *j, nmlp_err *err) 
     int which;
     if (j->problem.options != plain_only) {
         NMLP_RETURN_IF_FAILED(build_uniform(j, "q8", NMLP_QUANT_OPTION_Q8, NMLP_QUANT_OPTION_Q8, &which, err));
-        j->problem.scale.bits[NMLP_QUANT_OPTION_Q8] = scale_of(j, which);
+        j->problem.scale.bits[NMLP_QUANT_OPTION_Q6] = j->problem.scale.bits[NMLP_QUANT_OPTION_Q8] = scale_of(j, which);
         j->q8 = which;
         NMLP_RETURN_IF_FAILED(build_uniform(j, "q4, q8 head", SMALLEST, NMLP_QUANT_OPTION_Q8, &which, err));
-        for (int i = SMALLEST; i < NMLP_QUANT_OPTION_Q8; i++) j->problem.scale.bits[i] = scale_of(j, which);
+        for (int i = SMALLEST; i < NMLP_QUANT_OPTION_Q6; i++) j->problem.scale.bits[i] = scale_of(j, which);
         j->q4 = which;
         const nmlp_divergence *d = &j->models.list[which].heldout;
         j->nats_per_kl = fmin(fmax((d->nll - d->nll_before) / fmax(d->kl, 1e-9), 0.25), 1.5);

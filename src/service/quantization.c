@@ -11,11 +11,8 @@ bool nmlp_quant_format_parse(nmlp_quant_format *format, const char *word, int gr
         const char *word;
         nmlp_dtype dtype;
         bool zeros;
-    } words[] = {{"q8", NMLP_DTYPE_Q8, false},
-                 {"q4", NMLP_DTYPE_Q4, false},
-                 {"q4z", NMLP_DTYPE_Q4, true},
-                 {"fp8", NMLP_DTYPE_FP8, false},
-                 {"bf16", NMLP_DTYPE_BF16, false}};
+    } words[] = {{"q8", NMLP_DTYPE_Q8, false}, {"q6", NMLP_DTYPE_Q6, false},   {"q4", NMLP_DTYPE_Q4, false},
+                 {"q4z", NMLP_DTYPE_Q4, true}, {"fp8", NMLP_DTYPE_FP8, false}, {"bf16", NMLP_DTYPE_BF16, false}};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (strcmp(word, words[i].word) != 0) continue;
         *format = (nmlp_quant_format){.dtype = words[i].dtype, .zeros = words[i].zeros};
@@ -27,6 +24,7 @@ bool nmlp_quant_format_parse(nmlp_quant_format *format, const char *word, int gr
 
 const char *nmlp_quant_format_text(const nmlp_quant_format *f) {
     if (f->dtype == NMLP_DTYPE_Q8) return "q8";
+    if (f->dtype == NMLP_DTYPE_Q6) return "q6";
     if (f->dtype == NMLP_DTYPE_FP8) return "fp8";
     if (f->dtype != NMLP_DTYPE_Q4) return "bf16";
     if (f->zeros) return f->group == 32 ? "q4z g32" : "q4z g64";

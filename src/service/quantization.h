@@ -24,10 +24,10 @@ void nmlp_quantization_outcome_fini(nmlp_quantization_outcome *outcome);
 nmlp_status nmlp_quantization_run(nmlp_quantization_outcome *outcome, const char *model_dir, const char *out_dir,
                                   const nmlp_quantization_request *request, nmlp_err *err);
 
-/* "q8", "q4" with groups of `group`, "q4z" the same with zero points, "fp8", or "bf16" for what stays as it is; false:
- * another word. */
+/* "q8", "q6", "q4" with groups of `group`, "q4z" the same with zero points, "fp8", or "bf16" for what stays as it is;
+ * false: another word. */
 bool nmlp_quant_format_parse(nmlp_quant_format *format, const char *word, int group);
-/* "bf16", "fp8", "q8", "q4 g32", "q4 g64", "q4z g32", "q4z g64" */
+/* "bf16", "fp8", "q8", "q6", "q4 g32", "q4 g64", "q4z g32", "q4z g64" */
 const char *nmlp_quant_format_text(const nmlp_quant_format *format);
 
 #endif

@@ -7,6 +7,7 @@ int nmlp_dtype_bits(nmlp_dtype dtype) {
     case NMLP_DTYPE_F16: return 16;
     case NMLP_DTYPE_FP8:
     case NMLP_DTYPE_Q8: return 8;
+    case NMLP_DTYPE_Q6: return 6;
     case NMLP_DTYPE_Q4: return 4;
     }
     return 0;
@@ -22,6 +23,7 @@ const char *nmlp_dtype_name(nmlp_dtype dtype) {
     case NMLP_DTYPE_Q8: return "Q8";
     case NMLP_DTYPE_Q4: return "Q4";
     case NMLP_DTYPE_FP8: return "FP8";
+    case NMLP_DTYPE_Q6: return "Q6";
     }
     return "?";
 }
@@ -102,6 +104,7 @@ void nmlp_to_f32(float *dst, const void *src, nmlp_dtype dtype, size_t n) {
         for (size_t i = 0; i < n; i++) dst[i] = nmlp_fp8_to_f32(((const uint8_t *)src)[i]);
         return;
     case NMLP_DTYPE_Q8:
+    case NMLP_DTYPE_Q6:
     case NMLP_DTYPE_Q4: return; /* not without scales: nmlp_quant_row_to_f32 */
     }
 }
@@ -120,6 +123,7 @@ void nmlp_from_f32(void *dst, nmlp_dtype dtype, const float *src, size_t n) {
         for (size_t i = 0; i < n; i++) ((uint8_t *)dst)[i] = nmlp_fp8_from_rounded(nmlp_fp8_round(src[i]));
         return;
     case NMLP_DTYPE_Q8:
+    case NMLP_DTYPE_Q6:
     case NMLP_DTYPE_Q4: return;
     }
 }

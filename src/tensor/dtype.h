@@ -12,15 +12,16 @@ typedef enum nmlp_dtype {
     NMLP_DTYPE_F32,
     NMLP_DTYPE_BF16,
     NMLP_DTYPE_F16,
-    NMLP_DTYPE_Q8, /* int8, a scale per row */
-    NMLP_DTYPE_Q4, /* two in a byte, a scale per group of a row */
-    NMLP_DTYPE_FP8 /* e4m3, a scale per row */
+    NMLP_DTYPE_Q8,  /* int8, a scale per row */
+    NMLP_DTYPE_Q4,  /* two in a byte, a scale per group of a row */
+    NMLP_DTYPE_FP8, /* e4m3, a scale per row */
+    NMLP_DTYPE_Q6   /* four in three bytes, a scale per row */
 } nmlp_dtype;
 
-size_t nmlp_dtype_bytes(nmlp_dtype dtype); /* 1 for Q4, of which a byte holds two */
+size_t nmlp_dtype_bytes(nmlp_dtype dtype); /* 1 for Q4 and Q6, of which bytes hold more */
 int nmlp_dtype_bits(nmlp_dtype dtype);
 static inline bool nmlp_dtype_is_quantised(nmlp_dtype dtype) { return dtype >= NMLP_DTYPE_Q8; }
-const char *nmlp_dtype_name(nmlp_dtype dtype); /* safetensors spelling: F32, BF16, F16; Q8, Q4, FP8 */
+const char *nmlp_dtype_name(nmlp_dtype dtype); /* safetensors spelling: F32, BF16, F16; Q8, Q4, FP8, Q6 */
 /* Of the plain types. */
 bool nmlp_dtype_parse(const char *name, nmlp_dtype *dtype);
 

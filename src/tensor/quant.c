@@ -14,6 +14,12 @@ nmlp_view nmlp_quant_view_fp8(const uint8_t *data, const float *scales, int64_t 
     return view;
 }
 
+nmlp_view nmlp_quant_view_q6(const uint8_t *data, const float *scales, int64_t rows, int64_t cols) {
+    nmlp_view view = nmlp_view_2d(data, NMLP_DTYPE_Q6, rows, cols);
+    view.scales = scales;
+    return view;
+}
+
 nmlp_view nmlp_quant_view_q4(const uint8_t *data, const uint16_t *scales, int group, int64_t rows, int64_t cols) {
     nmlp_view view = nmlp_view_2d(data, NMLP_DTYPE_Q4, rows, cols);
     view.scales = scales;
@@ -35,6 +41,32 @@ static void fp8_to_f32(float *dst, const nmlp_view *view, int64_t row) {
     for (int64_t i = 0; i < view->shape[1]; i++) dst[i] = nmlp_fp8_to_f32(q[i]) * scale;
 }
 
+/* Bits of a row of Q6 that hold an input: in one byte or across two. */
+static int q6_code(const uint8_t *row, int64_t i) {
+    int64_t at = 6 * i / 8;
+    int shift = (int)(6 * i % 8);
+    unsigned bits = row[at] >> shift;
+    if (shift > 2) bits |= (unsigned)row[at + 1] << (8 - shift);
+    return (int)(bits & 63u) - 32;
+}
+
+void nmlp_quant_q6_unpack(int8_t *codes, const void *row, int64_t first, int64_t n) {
+    for (int64_t i = 0; i < n; i++) codes[i] = (int8_t)q6_code(row, first + i);
+}
+
+void nmlp_quant_q6_put(void *row, int64_t i, int code) {
+    uint8_t *at = (uint8_t *)row + 6 * i / 8;
+    unsigned bits = (unsigned)(code + 32) << (6 * i % 8);
+    at[0] |= (uint8_t)bits;
+    if (bits > 255u) at[1] |= (uint8_t)(bits >> 8);
+}
+
+static void q6_to_f32(float *dst, const nmlp_view *view, int64_t row) {
+    const uint8_t *q = nmlp_view_row(view, row);
+    float scale = ((const float *)view->scales)[row];
+    for (int64_t i = 0; i < view->shape[1]; i++) dst[i] = (float)q6_code(q, i) * scale;
+}
+
 static void q4_to_f32(float *dst, const nmlp_view *view, int64_t row) {
     const uint8_t *q = nmlp_view_row(view, row);
     int64_t k = view->shape[1];
@@ -53,6 +85,8 @@ void nmlp_quant_row_to_f32(float *dst, const nmlp_view *view, int64_t row) {
         q4_to_f32(dst, view, row);
     else if (view->dtype == NMLP_DTYPE_FP8)
         fp8_to_f32(dst, view, row);
+    else if (view->dtype == NMLP_DTYPE_Q6)
+        q6_to_f32(dst, view, row);
     else
         nmlp_to_f32(dst, nmlp_view_row(view, row), view->dtype, (size_t)view->shape[1]);
 }
@@ -74,6 +108,13 @@ static int nearest(float w, float scale, int lowest, int highest) {
 void nmlp_quant_row_q8(int8_t *q, float *scale, const float *w, int64_t k) {
     *scale = fabsf(peak_of(w, k)) / 127.0f;
     for (int64_t i = 0; i < k; i++) q[i] = (int8_t)nearest(w[i], *scale, -127, 127);
+}
+
+void nmlp_quant_row_q6(uint8_t *q, float *scale, const float *w, int64_t k) {
+    const int lowest = nmlp_quant_lowest(NMLP_DTYPE_Q6), highest = nmlp_quant_highest(NMLP_DTYPE_Q6);
+    *scale = peak_of(w, k) / (float)lowest;
+    memset(q, 0, nmlp_view_bytes(&(nmlp_view){.dtype = NMLP_DTYPE_Q6, .n_dims = 2, .shape = {1, k}}));
+    for (int64_t i = 0; i < k; i++) nmlp_quant_q6_put(q, i, nearest(w[i], *scale, lowest, highest));
 }
 
 void nmlp_quant_row_fp8(uint8_t *q, float *scale, const float *w, int64_t k) {
@@ -148,6 +189,8 @@ void nmlp_quant_row_from_f32(const nmlp_view *view, int64_t row, const float *w)
         nmlp_quant_row_q8(to, (float *)(uintptr_t)view->scales + row, w, k);
     else if (view->dtype == NMLP_DTYPE_FP8)
         nmlp_quant_row_fp8(to, (float *)(uintptr_t)view->scales + row, w, k);
+    else if (view->dtype == NMLP_DTYPE_Q6)
+        nmlp_quant_row_q6(to, (float *)(uintptr_t)view->scales + row, w, k);
     else if (view->dtype == NMLP_DTYPE_Q4)
         nmlp_quant_row_q4(to, (uint16_t *)(uintptr_t)view->scales + row * groups_of(k, view->group),
                           view->zeros ? (int8_t *)(uintptr_t)view->zeros + row * groups_of(k, view->group) : NULL,

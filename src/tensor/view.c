@@ -13,14 +13,15 @@ int64_t nmlp_view_elems(const nmlp_view *view) {
     return n;
 }
 
-/* A row of Q4 begins with a byte of its own. */
+/* A row of Q4 begins with a byte of its own, one of Q6 with a word. */
 static size_t row_bytes(const nmlp_view *view) {
     size_t n = (size_t)view->shape[view->n_dims - 1];
+    if (view->dtype == NMLP_DTYPE_Q6) return (6 * n + 31) / 32 * sizeof(uint32_t);
     return view->dtype == NMLP_DTYPE_Q4 ? (n + 1) / 2 : n * nmlp_dtype_bytes(view->dtype);
 }
 
 size_t nmlp_view_bytes(const nmlp_view *view) {
-    if (view->dtype == NMLP_DTYPE_Q4) return (size_t)view->shape[0] * row_bytes(view);
+    if (view->dtype == NMLP_DTYPE_Q4 || view->dtype == NMLP_DTYPE_Q6) return (size_t)view->shape[0] * row_bytes(view);
     return (size_t)nmlp_view_elems(view) * nmlp_dtype_bytes(view->dtype);
 }
 
@@ -32,7 +33,7 @@ nmlp_view nmlp_view_rows(const nmlp_view *view, int64_t first, int64_t n) {
     nmlp_view rows = *view;
     rows.data = nmlp_view_row(view, first);
     rows.shape[0] = n;
-    if (view->dtype == NMLP_DTYPE_Q8 || view->dtype == NMLP_DTYPE_FP8)
+    if (view->dtype == NMLP_DTYPE_Q8 || view->dtype == NMLP_DTYPE_Q6 || view->dtype == NMLP_DTYPE_FP8)
         rows.scales = (const float *)view->scales + first;
     if (view->dtype == NMLP_DTYPE_Q4) {
         int64_t before = first * ((view->shape[1] + view->group - 1) / view->group);

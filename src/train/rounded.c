@@ -27,8 +27,7 @@ static int zero_at(const nmlp_view *view, int64_t row, int64_t column) {
 
 /* Without its zero point. */
 static float code_of(const nmlp_view *view, float w, float scale, int zero) {
-    int lowest = view->dtype == NMLP_DTYPE_Q8 ? -127 : -8 - zero,
-        highest = view->dtype == NMLP_DTYPE_Q8 ? 127 : 7 - zero;
+    int lowest = nmlp_quant_lowest(view->dtype) - zero, highest = nmlp_quant_highest(view->dtype) - zero;
     if (scale == 0) return 0;
     if (view->dtype == NMLP_DTYPE_FP8) return nmlp_fp8_round(w / scale);
     return fminf(fmaxf(nearbyintf(w / scale), (float)lowest), (float)highest);
@@ -63,6 +62,8 @@ nmlp_status nmlp_train_rounded_put(const nmlp_train_param *p, nmlp_checkpoint_wr
                 row[j] = (unsigned char)(int8_t)code;
             else if (p->source.dtype == NMLP_DTYPE_FP8)
                 row[j] = nmlp_fp8_from_rounded(code);
+            else if (p->source.dtype == NMLP_DTYPE_Q6)
+                nmlp_quant_q6_put(row, j, (int)code);
             else
                 row[j / 2] |= (unsigned char)(((int)code + zero + 8) << (j & 1 ? 4 : 0));
         }

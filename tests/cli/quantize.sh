@@ -87,6 +87,25 @@ status=0
 [ "$status" -eq 1 ] || fail "codes that are no numbers: exit $status"
 has "$work/err" "holds NaN"
 
+# 6 bits: between 4 and 8 in bytes and loss; counted, expanded to the same logits, beside other formats as a head; training keeps the format.
+"$command" quantize "$tiny" -o "$work/q6" --format q6 --head q6 $few --threads 1 --json >"$work/q6.json"
+below 0.03 kl "$work/q6.json"
+below 6.12 bits_per_weight "$work/q6.json"
+below "$(value "$work/q6.json" kl)" kl "$work/q8.json"
+"$command" info "$work/q6" --json >"$work/info.json"
+has "$work/info.json" '"Q6":29'
+has "$work/q6/config.json" '"num_bits":6'
+"$command" logits "$work/q6" --ids 5,9 --json >"$work/z.json"
+"$command" expand "$work/q6" -o "$work/wide6" >/dev/null
+"$command" logits "$work/wide6" --ids 5,9 --json >"$work/w.json"
+numbers "$work/z.json" >"$work/z.txt"
+numbers "$work/w.json" | paste "$work/z.txt" - | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { exit !(NR > 100 && most < 0.2) }' ||
+    fail "expand of 6 bits has other logits"
+"$command" export "$work/q6" -o "$work/q6.gguf" --type q8_0 >/dev/null || fail "6 bits cannot be exported"
+"$command" quantize "$tiny" -o "$work/h6" --format q4z --head q6 $few --threads 1 --json >"$work/h6.json"
+has "$work/h6.json" '"head":"q6"'
+below "$(value "$work/q4z.json" kl)" kl "$work/h6.json"
+
 # Factors: quantised too, close to the compressed model, and still known as compressed.
 "$command" compress "$tiny" -o "$work/u" --ratio 0.3 --alloc uniform --recover none --tile 64 $few >/dev/null 2>&1
 "$command" quantize "$work/u" -o "$work/u8" --format q8 $few --json >"$work/u8.json"
@@ -128,6 +147,12 @@ cmp -s "$work/u4/model.safetensors" "$work/trained/model.safetensors" && fail "n
 cmp -s "$work/f8/model.safetensors" "$work/trained8/model.safetensors" && fail "no code changed"
 [ "$(wc -c <"$work/f8/model.safetensors")" -eq "$(wc -c <"$work/trained8/model.safetensors")" ] || fail "another format"
 
+"$command" quantize "$work/u" -o "$work/f6" --format q6 --head bf16 $few --heldout 0 >/dev/null 2>&1
+"$command" recover "$work/f6" -o "$work/trained6" --text "$tiny/calib.txt" --teacher "$tiny" --steps 6 --batch 2 --ctx 64 --heldout 2 \
+    --eval-every 2 --explore 0 --lr 1e-3 >/dev/null 2>&1 || fail "factors in 6 bits cannot be trained"
+cmp -s "$work/f6/model.safetensors" "$work/trained6/model.safetensors" && fail "no code changed"
+[ "$(wc -c <"$work/f6/model.safetensors")" -eq "$(wc -c <"$work/trained6/model.safetensors")" ] || fail "another format"
+
 # A budget: a format for each matrix, within it, and closer than 4 bits for all with as many bytes.
 "$command" quantize "$tiny" -o "$work/mixed" --budget-bytes 4347000 $few --json >"$work/mixed.json"
 has "$work/mixed.json" '"format":"mixed"'
@@ -138,7 +163,7 @@ awk -v mixed="$(kl "$work/mixed.json")" -v all="$(kl "$work/q4.json")" 'BEGIN { 
 refused 1 "with all weights in 4 bits" "$tiny" -o "$work/x" --budget-bytes 2000000 $few
 refused 2 "exclude each other" "$tiny" -o "$work/x" --budget-bytes 2000000 --format q4
 
-refused 2 "must be q8, q4, q4z or fp8" "$tiny" -o "$work/x" --format q5
+refused 2 "must be q8, q6, q4, q4z or fp8" "$tiny" -o "$work/x" --format q5
 refused 2 "32 or 64" "$tiny" -o "$work/x" --format q4 --group 48
 refused 2 "-o DIR is needed" "$tiny" --format q4
 refused 1 "quantised weights already" "$work/q8" -o "$work/x" --format q4 $few

@@ -42,7 +42,7 @@ static double sum_factor(int64_t n) {
 static double *quantised_errors(const nmlp_truth *x, const nmlp_view *w) {
     int64_t k = x->cols;
     double *errors = nmlp_mem_new((size_t)(x->rows * k), sizeof *errors, NULL);
-    bool rounds = w->dtype == NMLP_DTYPE_Q8 || w->dtype == NMLP_DTYPE_Q4;
+    bool rounds = w->dtype == NMLP_DTYPE_Q8 || w->dtype == NMLP_DTYPE_Q6 || w->dtype == NMLP_DTYPE_Q4;
     for (int64_t i = 0; rounds && i < x->rows * k; i++) {
         double size = fabs(x->value[i]) + x->bound[i];
         int64_t first = i - i % k % 32;
@@ -256,6 +256,14 @@ static nmlp_view quantise_fp8(const float *wide, int64_t n, int64_t k) {
     return nmlp_quant_view_fp8(data, scales, n, k);
 }
 
+static nmlp_view quantise_q6(const float *wide, int64_t n, int64_t k) {
+    nmlp_view view = nmlp_quant_view_q6(NULL, NULL, n, k);
+    view.data = nmlp_mem_new(nmlp_view_bytes(&view), 1, NULL);
+    view.scales = nmlp_mem_new(nmlp_quant_scale_bytes(&view), 1, NULL);
+    for (int64_t i = 0; i < n; i++) nmlp_quant_row_from_f32(&view, i, wide + i * k);
+    return view;
+}
+
 nmlp_view nmlp_test_quantised(int64_t n, int64_t k, int group, uint64_t seed) {
     float *wide = wide_weight(n, k, seed);
     nmlp_view view = group ? quantise_q4(wide, n, k, group) : quantise_q8(wide, n, k);
@@ -279,8 +287,8 @@ nmlp_view nmlp_test_weight(int64_t n, int64_t k, nmlp_dtype dtype, uint64_t seed
     if (dtype == NMLP_DTYPE_Q8 || dtype == NMLP_DTYPE_Q4)
         return nmlp_test_quantised(n, k, dtype == NMLP_DTYPE_Q4 ? 32 : 0, seed);
     float *wide = wide_weight(n, k, seed);
-    if (dtype == NMLP_DTYPE_FP8) {
-        nmlp_view view = quantise_fp8(wide, n, k);
+    if (dtype == NMLP_DTYPE_FP8 || dtype == NMLP_DTYPE_Q6) {
+        nmlp_view view = dtype == NMLP_DTYPE_FP8 ? quantise_fp8(wide, n, k) : quantise_q6(wide, n, k);
         nmlp_mem_free(wide);
         return view;
     }

@@ -154,6 +154,7 @@ static float search_scale(const struct rounding *r, const float *w, const float 
     int found = 0;
     *zero = 0;
     if (r->out->dtype == NMLP_DTYPE_Q8) return nmlp_quant_search_q8(w, h, n);
+    if (r->out->dtype == NMLP_DTYPE_Q6) return nmlp_quant_search_q6(w, h, n);
     if (r->out->dtype == NMLP_DTYPE_FP8) return nmlp_quant_search_fp8(w, h, n);
     if (!r->out->zeros) return nmlp_quant_search_q4(w, h, n);
     float scale = nmlp_quant_search_q4_zero(w, h, n, &found);
@@ -297,20 +298,25 @@ static void store_groups(const struct rounding *r, const struct rows *s, int64_t
     }
 }
 
+static void store_code(nmlp_dtype dtype, void *row, int64_t j, float code) {
+    if (dtype == NMLP_DTYPE_Q6)
+        nmlp_quant_q6_put(row, j, (int)code);
+    else
+        ((uint8_t *)row)[j] = dtype == NMLP_DTYPE_FP8 ? nmlp_fp8_from_rounded(code) : (uint8_t)(int8_t)code;
+}
+
 static void store_rows(const struct rounding *r, const struct rows *s, int64_t first, int64_t n_rows) {
     int64_t k = r->gptq->n;
     for (int64_t i = 0; i < n_rows; i++) {
         const float *codes = s->codes + i * k;
         void *row = (void *)(uintptr_t)nmlp_view_row(r->out, first + i);
+        memset(row, 0, nmlp_view_bytes(r->out) / (size_t)r->out->shape[0]);
         if (r->out->dtype != NMLP_DTYPE_Q4) {
-            bool fp8 = r->out->dtype == NMLP_DTYPE_FP8;
-            for (int64_t j = 0; j < k; j++)
-                ((uint8_t *)row)[j] = fp8 ? nmlp_fp8_from_rounded(codes[j]) : (uint8_t)(int8_t)codes[j];
+            for (int64_t j = 0; j < k; j++) store_code(r->out->dtype, row, j, codes[j]);
             ((float *)(uintptr_t)r->out->scales)[first + i] = s->scales[i];
             continue;
         }
         const float *zeros = s->zeros + i * r->n_groups;
-        memset(row, 0, (size_t)(k + 1) / 2);
         for (int64_t j = 0; j < k; j++)
             ((uint8_t *)row)[j / 2] |= (uint8_t)((int)(codes[j] + zeros[j / r->group] + 8) << (j & 1 ? 4 : 0));
         store_groups(r, s, i, first + i);
@@ -369,8 +375,8 @@ static nmlp_status run_tasks(struct rounding *r, nmlp_pool_range *run, double *l
     nmlp_status st = NMLP_E_NOMEM;
     r->group = r->out->dtype == NMLP_DTYPE_Q4 ? r->out->group : g->n;
     r->n_groups = (g->n + r->group - 1) / r->group;
-    r->lowest = r->out->dtype == NMLP_DTYPE_Q4 ? -8 : -127;
-    r->highest = r->out->dtype == NMLP_DTYPE_Q4 ? 7 : 127;
+    r->lowest = (float)nmlp_quant_lowest(r->out->dtype);
+    r->highest = (float)nmlp_quant_highest(r->out->dtype);
     r->importance = nmlp_mem_new((size_t)g->n, sizeof *r->importance, err);
     r->rows = nmlp_mem_new((size_t)n_threads, sizeof *r->rows, err);
     r->loss = nmlp_mem_new((size_t)n_tasks, sizeof *r->loss, err);

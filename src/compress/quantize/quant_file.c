@@ -65,9 +65,13 @@ out:
 
 static bool is_group(int64_t group) { return group == 32 || group == 64; }
 
+static bool has_row_scales(int64_t dtype) {
+    return dtype == NMLP_DTYPE_Q8 || dtype == NMLP_DTYPE_Q6 || dtype == NMLP_DTYPE_FP8;
+}
+
 static bool entry_fits(const struct entry *e, const nmlp_view *view) {
     if (!view->data || view->n_dims != 2 || e->rows != view->shape[0] || e->cols != view->shape[1]) return false;
-    if (e->dtype == NMLP_DTYPE_Q8 || e->dtype == NMLP_DTYPE_FP8) return e->group == 0 && e->zeros == 0;
+    if (has_row_scales(e->dtype)) return e->group == 0 && e->zeros == 0;
     return e->dtype == NMLP_DTYPE_Q4 && is_group(e->group) && e->cols % e->group == 0 && (e->zeros & ~INT64_C(1)) == 0;
 }
 
@@ -149,7 +153,7 @@ static bool take_format(nmlp_work_cursor *cursor, nmlp_quant_format *format) {
     if (!at) return false;
     memcpy(&entry, at, sizeof entry);
     bool plain = entry.dtype >= NMLP_DTYPE_F32 && entry.dtype <= NMLP_DTYPE_F16;
-    bool fits = plain || entry.dtype == NMLP_DTYPE_Q8 || entry.dtype == NMLP_DTYPE_FP8
+    bool fits = plain || has_row_scales(entry.dtype)
                     ? entry.group == 0 && entry.zeros == 0
                     : entry.dtype == NMLP_DTYPE_Q4 && is_group(entry.group) && (entry.zeros & ~INT64_C(1)) == 0;
     if (fits)

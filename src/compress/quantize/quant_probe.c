@@ -10,8 +10,8 @@ enum { PROBE = 2 }; /* the option that is measured: groups of 32 */
 
 nmlp_quant_format nmlp_quant_option(int option) {
     static const nmlp_quant_format options[NMLP_QUANT_OPTIONS] = {
-        {NMLP_DTYPE_Q4, 64, false}, {NMLP_DTYPE_Q4, 64, true}, {NMLP_DTYPE_Q4, 32, false},
-        {NMLP_DTYPE_Q4, 32, true},  {NMLP_DTYPE_Q8, 0, false}, {NMLP_DTYPE_BF16, 0, false}};
+        {NMLP_DTYPE_Q4, 64, false}, {NMLP_DTYPE_Q4, 64, true}, {NMLP_DTYPE_Q4, 32, false}, {NMLP_DTYPE_Q4, 32, true},
+        {NMLP_DTYPE_Q6, 0, false},  {NMLP_DTYPE_Q8, 0, false}, {NMLP_DTYPE_BF16, 0, false}};
     return options[option];
 }
 

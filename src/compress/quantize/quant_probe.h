@@ -10,7 +10,7 @@
 
 /* Formats a matrix may have, from the smallest on; the last leaves it as it is. A matrix whose groups do not fit takes
  * Q8 instead (quant_layer.h). */
-enum { NMLP_QUANT_OPTIONS = 6, NMLP_QUANT_OPTION_Q8 = 4, NMLP_QUANT_OPTION_PLAIN = 5 };
+enum { NMLP_QUANT_OPTIONS = 7, NMLP_QUANT_OPTION_Q6 = 4, NMLP_QUANT_OPTION_Q8 = 5, NMLP_QUANT_OPTION_PLAIN = 6 };
 nmlp_quant_format nmlp_quant_option(int option);
 /* Bytes of a matrix [rows,cols] in that format, scales included; `plain` is the type it has as it is. */
 int64_t nmlp_quant_option_bytes(nmlp_dtype plain, int64_t rows, int64_t cols, int option);

@@ -101,6 +101,23 @@ float nmlp_quant_search_q8(const float *w, const float *h, int64_t n) {
     return best;
 }
 
+/* The peak becomes the code -32 or 31, or is clipped. */
+float nmlp_quant_search_q6(const float *w, const float *h, int64_t n) {
+    float peak = peak_of(w, n), best = 0;
+    double least = INFINITY;
+    if (!(fabsf(peak) > 0)) return 0;
+    for (int side = 0; side < 2; side++) {
+        for (int step = 0; step < 16; step++) {
+            float code = side == 0 ? -31.0f - (float)step : 30.5f + (float)step, scale;
+            double error = try_scale(w, h, n, peak / code, -32, 31, &scale);
+            if (error >= least) continue;
+            least = error;
+            best = scale;
+        }
+    }
+    return best;
+}
+
 /* What is left with a scale, and the best scale of the same codes. */
 static double try_scale_fp8(const float *w, const float *h, int64_t n, float scale, float *best_scale) {
     float inverse = 1.0f / scale;

@@ -11,6 +11,9 @@ float nmlp_quant_search_q4_zero(const float *w, const float *h, int64_t n, int *
 /* For codes from -127 to 127. */
 float nmlp_quant_search_q8(const float *w, const float *h, int64_t n);
 
+/* For codes from -32 to 31; may be negative. */
+float nmlp_quant_search_q6(const float *w, const float *h, int64_t n);
+
 /* For codes of e4m3 up to 240. */
 float nmlp_quant_search_fp8(const float *w, const float *h, int64_t n);
 

@@ -143,7 +143,7 @@ static nmlp_status write_card(const nmlp_model *m, const nmlp_quantize_report *r
     nmlp_str card;
     nmlp_str_init(&card);
     nmlp_model_card_begin(&card, m->checkpoint.dir, "quantised",
-                          "Matrices are integers of 8 or 4 bits with scales (compressed-tensors), made by neuronmlp.",
+                          "Matrices are integers of 8 to 4 bits with scales (compressed-tensors), made by neuronmlp.",
                           "quantized");
     nmlp_str_printf(&card, "| bytes, before and after | %lld, %lld |\n", (long long)r->bytes_before,
                     (long long)r->bytes_after);

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "tensor/quant.h"
+
 enum { ROWS = NMLP_CUDA_DECODE_TILE_ROWS, COLS = NMLP_CUDA_DECODE_TILE_COLS, WORDS_TOGETHER = 4, LANES = 32 };
 
 /* Which part a row of the whole belongs to; NULL: none. */
@@ -15,6 +17,10 @@ static const nmlp_cuda_decode_part *part_of(const nmlp_cuda_decode_part *parts, 
 static void read_codes(int8_t codes[COLS], const nmlp_view *view, int64_t row, int64_t first_col) {
     const uint8_t *bytes = nmlp_view_row(view, row);
     int64_t n = view->shape[1] - first_col < COLS ? view->shape[1] - first_col : COLS;
+    if (view->dtype == NMLP_DTYPE_Q6) {
+        nmlp_quant_q6_unpack(codes, bytes, first_col, n);
+        return;
+    }
     for (int64_t i = 0; i < n; i++) {
         int64_t col = first_col + i;
         codes[i] = view->dtype == NMLP_DTYPE_Q8 ? (int8_t)bytes[col]
@@ -23,7 +29,7 @@ static void read_codes(int8_t codes[COLS], const nmlp_view *view, int64_t row, i
 }
 
 static void put_scales(unsigned char *out, const nmlp_view *view, int64_t row, int tile_row, int64_t first_col) {
-    if (view->dtype == NMLP_DTYPE_Q8) {
+    if (view->dtype != NMLP_DTYPE_Q4) {
         memcpy(out + NMLP_CUDA_DECODE_Q8_CODES + 4 * tile_row, (const float *)view->scales + row, sizeof(float));
         return;
     }
@@ -53,7 +59,7 @@ static int q8_high(int q) { return (q >> 4) + 8; }
 
 void nmlp_cuda_decode_quant_pack(unsigned char *out, const nmlp_cuda_decode_part *parts, int n_parts, int64_t group,
                                  int64_t tile) {
-    bool q8 = parts[0].view->dtype == NMLP_DTYPE_Q8;
+    bool q8 = parts[0].view->dtype != NMLP_DTYPE_Q4; /* codes of Q6 are such too */
     int8_t codes[ROWS][COLS] = {{0}};
     memset(out, 0, q8 ? NMLP_CUDA_DECODE_Q8_BYTES : NMLP_CUDA_DECODE_Q4_BYTES);
     for (int row = 0; row < ROWS; row++) {

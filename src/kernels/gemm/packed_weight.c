@@ -67,16 +67,29 @@ static uint32_t q4_word(uint32_t w) {
     return word;
 }
 
+/* n codes of a row from input k on, at most a word of them, those of 6 bits as the ones of 8 that they are. */
+static uint32_t codes_at(const char *row, nmlp_dtype from, int64_t k, int64_t n) {
+    int bits = nmlp_dtype_bits(from);
+    int8_t wide[4] = {0};
+    uint32_t word = 0;
+    if (from == NMLP_DTYPE_Q6) {
+        nmlp_quant_q6_unpack(wide, row, k, n);
+        memcpy(&word, wide, sizeof word);
+    } else {
+        memcpy(&word, row + k * bits / 8, (size_t)(n * bits + 7) / 8);
+    }
+    return word;
+}
+
 /* Words of `per_word` inputs of one output; CHUNK is a multiple of both. */
-static void pack_codes(char *dst, const struct part *part, nmlp_dtype dtype) {
+static void pack_codes(char *dst, const struct part *part, nmlp_dtype from, nmlp_dtype dtype) {
     int64_t per_word = dtype == NMLP_DTYPE_Q8 ? 4 : 8;
     int bits = nmlp_dtype_bits(dtype);
     for (int j = 0; j < part->n_rows; j++) {
         const char *row = part->rows[j];
         for (int64_t k = part->k_begin; k < part->k_end; k += per_word) {
             int64_t n = part->k_end - k < per_word ? part->k_end - k : per_word;
-            uint32_t word = 0;
-            memcpy(&word, row + k * bits / 8, (size_t)(n * bits + 7) / 8);
+            uint32_t word = codes_at(row, from, k, n);
             if (dtype == NMLP_DTYPE_Q4) word ^= 0x88888888u; /* q + 8 becomes a number with a sign */
             if (n < per_word) word &= (1u << (n * bits)) - 1u;
             word = dtype == NMLP_DTYPE_Q8 ? q8_word(word) : q4_word(word);
@@ -155,8 +168,9 @@ static bool pack_strip(const struct packing *packing, int64_t strip) {
         case NMLP_DTYPE_F16: pack_f16((uint16_t *)dst, &part); break;
         case NMLP_DTYPE_BF16: pack_bf16((uint16_t *)dst, &part, source->dtype); break;
         case NMLP_DTYPE_Q8:
-        case NMLP_DTYPE_Q4: pack_codes(dst, &part, m->dtype); break;
-        case NMLP_DTYPE_FP8: break; /* packed as bf16 */
+        case NMLP_DTYPE_Q4: pack_codes(dst, &part, source->dtype, m->dtype); break;
+        case NMLP_DTYPE_FP8:       /* packed as bf16 */
+        case NMLP_DTYPE_Q6: break; /* packed as Q8 */
         }
     }
     return finite;
@@ -205,6 +219,7 @@ static size_t stagger_bytes(size_t strip_bytes) { return strip_bytes % STRIDE_TO
 
 static nmlp_dtype packed_dtype(const nmlp_kernels *kernels, nmlp_dtype source) {
     if (source == NMLP_DTYPE_FP8) return NMLP_DTYPE_BF16;
+    if (source == NMLP_DTYPE_Q6) return NMLP_DTYPE_Q8;
     return kernels->bf16_activations && !nmlp_dtype_is_quantised(source) ? NMLP_DTYPE_BF16 : source;
 }
 

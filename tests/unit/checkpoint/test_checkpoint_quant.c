@@ -313,6 +313,97 @@ static void floats_of_eight_bits_are_written_as_they_are_read(void **state) {
     nmlp_str_fini(&text);
 }
 
+static const char six_bits[] =
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"group_0\":{"
+    "\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":6,\"type\":\"int\",\"symmetric\":true,\"strategy\":"
+    "\"channel\",\"dynamic\":false},\"input_activations\":null}}}";
+
+/* The words as the format's description computes them: value + 32 of input i in bits 6 i of a row's words, also across
+ * two of them; rows of 7, 16 and 45 inputs end within a word or with one. */
+static void words_of_six_bits_mean_what_the_format_says(void **state) {
+    static const int cols[] = {7, 16, 45};
+    struct fixture *f = *state;
+    f->quantisation = six_bits;
+    for (int c = 0; c < 3; c++) {
+        int n_words = (6 * cols[c] + 31) / 32;
+        uint32_t words[2 * 9] = {0};
+        float scales[2] = {0.5f, -3.0f}, row[45];
+        int64_t shape[2] = {2, cols[c]};
+        char text[32];
+        nmlp_checkpoint checkpoint;
+        nmlp_err err;
+        for (int i = 0; i < 2 * cols[c]; i++) {
+            uint32_t value = (uint32_t)((i * 11 + 5) % 64), *at = words + i / cols[c] * n_words;
+            int bit = i % cols[c] * 6;
+            at[bit / 32] |= value << bit % 32;
+            if (bit % 32 > 26) at[bit / 32 + 1] |= value >> (32 - bit % 32);
+        }
+        snprintf(text, sizeof text, "[2,%d]", n_words);
+        add(f, "a.weight_packed", "I32", text, words, (size_t)n_words * 8);
+        add(f, "a.weight_scale", "F32", "[2,1]", scales, sizeof scales);
+        add(f, "a.weight_shape", "I64", "[2]", shape, sizeof shape);
+        save(f);
+        nmlp_assert_ok(nmlp_checkpoint_open(&checkpoint, f->dir, &err), &err);
+        const nmlp_view *view = &nmlp_checkpoint_find(&checkpoint, "a.weight")->view;
+        assert_int_equal(view->dtype, NMLP_DTYPE_Q6);
+        for (int r = 0; r < 2; r++) {
+            nmlp_view one = nmlp_view_rows(view, r, 1);
+            nmlp_quant_row_to_f32(row, &one, 0);
+            for (int k = 0; k < cols[c]; k++)
+                assert_true(row[k] == (float)(((r * cols[c] + k) * 11 + 5) % 64 - 32) * scales[r]);
+        }
+        nmlp_checkpoint_close(&checkpoint);
+    }
+}
+
+/* The names, types and bits in the file, and the same matrix back. */
+static void weights_of_six_bits_are_written_as_they_are_read(void **state) {
+    enum { R = 3, K = 45, ROW_BYTES = 36 };
+    struct fixture *f = *state;
+    nmlp_checkpoint c;
+    nmlp_err err;
+    nmlp_str text;
+    uint8_t codes[R * ROW_BYTES] = {0};
+    float scales[R] = {0}, w[R * K];
+    nmlp_view view = nmlp_quant_view_q6(codes, scales, R, K);
+    assert_int_equal(nmlp_view_bytes(&view), sizeof codes);
+    for (int i = 0; i < R * K; i++) w[i] = (float)(i * 37 % 101 - 50) * 0.01f;
+    for (int r = 0; r < R; r++) nmlp_quant_row_from_f32(&view, r, w + r * K);
+    nmlp_tensor_spec spec = nmlp_tensor_spec_of("a.u", &view);
+    nmlp_tensor_part parts[NMLP_TENSOR_PARTS_MAX];
+    assert_int_equal(nmlp_tensor_spec_parts(&spec, parts), 3);
+    assert_string_equal(parts[0].name, "a.u_packed");
+    assert_string_equal(parts[0].dtype, "I32");
+    assert_int_equal(parts[0].shape[1], 9);
+    assert_int_equal(nmlp_tensor_spec_bytes(&spec), sizeof codes + sizeof scales);
+    nmlp_str_init(&text);
+    nmlp_tensor_specs_quant_config(&spec, 1, &text);
+    assert_non_null(strstr(nmlp_str_text(&text), "\"format\":\"pack-quantized\""));
+    assert_non_null(strstr(nmlp_str_text(&text), "\"num_bits\":6"));
+    assert_non_null(strstr(nmlp_str_text(&text), "\"strategy\":\"channel\""));
+    f->quantisation = nmlp_str_text(&text);
+    add(f, "b", "F32", "[1]", NULL, 4);
+    save(f); /* for its config.json */
+    char path[512];
+    snprintf(path, sizeof path, "%s/model.safetensors", f->dir);
+    assert_int_equal(remove(path), 0);
+    nmlp_checkpoint_source source = {.specs = &spec, .n_specs = 1, .put = put_view, .ctx = &view};
+    nmlp_assert_ok(nmlp_checkpoint_write(f->dir, &source, &err), &err);
+    nmlp_assert_ok(nmlp_checkpoint_open(&c, f->dir, &err), &err);
+    nmlp_view back = nmlp_checkpoint_find(&c, "a.u")->view;
+    assert_int_equal(back.dtype, NMLP_DTYPE_Q6);
+    assert_int_equal(back.shape[1], K);
+    assert_memory_equal(back.data, codes, sizeof codes);
+    assert_memory_equal(back.scales, scales, sizeof scales);
+    for (int r = 0; r < R; r++) { /* no further off than half a step, but for the end without a code of its own */
+        float row[K];
+        nmlp_quant_row_to_f32(row, &back, r);
+        for (int k = 0; k < K; k++) assert_true(fabsf(row[k] - w[r * K + k]) <= 1.001f * fabsf(scales[r]));
+    }
+    nmlp_checkpoint_close(&c);
+    nmlp_str_fini(&text);
+}
+
 static void broken_parts_are_named(void **state) {
     struct fixture *f = *state;
     int64_t shape[2] = {2, 32}, longer[2] = {2, 40}, wide[2] = {1, 48};
@@ -338,6 +429,22 @@ static void broken_parts_are_named(void **state) {
     add(f, "a.weight_scale", "F16", "[2,1]", NULL, 4);
     add(f, "a.weight_shape", "I64", "[2]", shape, 16);
     refuse(f, NMLP_E_UNSUPPORTED, "8 bits", "a.weight_packed");
+    add(f, "a.weight_packed", "I32", "[2,7]", NULL, 56);
+    add(f, "a.weight_scale", "F32", "[2,1]", NULL, 8);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    refuse(f, NMLP_E_UNSUPPORTED, "five weights of 6 bits", "a.weight_packed");
+    add(f, "a.weight_packed", "I32", "[2,6]", NULL, 48);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    refuse(f, NMLP_E_MISSING, "a.weight_scale", "missing");
+    add(f, "a.weight_packed", "I32", "[2,6]", NULL, 48);
+    add(f, "a.weight_scale", "F16", "[2,2]", NULL, 8);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    refuse(f, NMLP_E_SHAPE, "a.weight_scale", "one scale per row");
+    add(f, "a.weight_packed", "I32", "[2,6]", NULL, 48);
+    add(f, "a.weight_scale", "F32", "[2,1]", NULL, 8);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    add(f, "a.weight_zero_point", "I8", "[2,1]", NULL, 2);
+    refuse(f, NMLP_E_UNSUPPORTED, "only weights of 4 bits", "a.weight_zero_point");
     add(f, "a.weight", "I8", "[2,4]", NULL, 8);
     add(f, "a.weight_scale", "F32", "[3,1]", NULL, 12);
     refuse(f, NMLP_E_SHAPE, "a.weight_scale", "one scale per row");
@@ -414,6 +521,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(floats_of_eight_bits_mean_what_the_format_says, setup, teardown),
         cmocka_unit_test_setup_teardown(broken_floats_of_eight_bits_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(floats_of_eight_bits_are_written_as_they_are_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(words_of_six_bits_mean_what_the_format_says, setup, teardown),
+        cmocka_unit_test_setup_teardown(weights_of_six_bits_are_written_as_they_are_read, setup, teardown),
         cmocka_unit_test_setup_teardown(broken_parts_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(other_schemes_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(a_matrix_that_does_not_fit_is_not_written, setup, teardown),

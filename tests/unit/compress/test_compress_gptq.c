@@ -18,6 +18,7 @@ struct problem {
     double moments[COLS * COLS];
     int8_t q8[ROWS * COLS];
     uint8_t fp8[ROWS * COLS];
+    uint8_t q6[ROWS * COLS / 4 * 3];
     uint8_t q4[ROWS * COLS / 2];
     float scales8[ROWS];
     uint16_t scales4[ROWS * (COLS / GROUP)];
@@ -44,6 +45,7 @@ static struct problem *new_problem(uint64_t seed) {
 
 static nmlp_view view_of(struct problem *p, nmlp_dtype dtype) {
     if (dtype == NMLP_DTYPE_FP8) return nmlp_quant_view_fp8(p->fp8, p->scales8, ROWS, COLS);
+    if (dtype == NMLP_DTYPE_Q6) return nmlp_quant_view_q6(p->q6, p->scales8, ROWS, COLS);
     if (dtype == NMLP_DTYPE_Q8) return nmlp_quant_view_q8(p->q8, p->scales8, ROWS, COLS);
     return nmlp_quant_view_q4(p->q4, p->scales4, GROUP, ROWS, COLS);
 }
@@ -105,6 +107,11 @@ static void paper_row(int *codes, const float *w, const double *upper, const int
 static int code_at(const nmlp_view *v, int row, int column) {
     const uint8_t *bytes = nmlp_view_row(v, row);
     if (v->dtype == NMLP_DTYPE_Q8) return ((const int8_t *)bytes)[column];
+    if (v->dtype == NMLP_DTYPE_Q6) {
+        int code = 0;
+        for (int b = 6 * column; b < 6 * column + 6; b++) code |= (bytes[b / 8] >> b % 8 & 1) << (b - 6 * column);
+        return code - 32;
+    }
     return (bytes[column / 2] >> (column & 1 ? 4 : 0) & 15) - 8;
 }
 
@@ -129,9 +136,11 @@ static void codes_are_those_of_the_paper(nmlp_dtype dtype) {
         int codes[COLS];
         float scales[COLS / GROUP];
         for (int s = 0; s < COLS / GROUP; s++)
-            scales[s] = dtype == NMLP_DTYPE_Q8 ? p->scales8[i] : nmlp_f16_to_f32(p->scales4[i * (COLS / GROUP) + s]);
-        bool q8 = dtype == NMLP_DTYPE_Q8;
-        paper_row(codes, p->w + i * COLS, upper, g.order, scales, q8 ? COLS : GROUP, q8 ? -127 : -8, q8 ? 127 : 7);
+            scales[s] = dtype != NMLP_DTYPE_Q4 ? p->scales8[i] : nmlp_f16_to_f32(p->scales4[i * (COLS / GROUP) + s]);
+        int lowest = dtype == NMLP_DTYPE_Q8 ? -127 : dtype == NMLP_DTYPE_Q6 ? -32 : -8;
+        int highest = dtype == NMLP_DTYPE_Q8 ? 127 : dtype == NMLP_DTYPE_Q6 ? 31 : 7;
+        paper_row(codes, p->w + i * COLS, upper, g.order, scales, dtype != NMLP_DTYPE_Q4 ? COLS : GROUP, lowest,
+                  highest);
         for (int j = 0; j < COLS; j++) differ += codes[j] != code_at(&out, i, j);
     }
     /* One tie that falls to the other side in f32 changes the rest of its row. */
@@ -150,10 +159,15 @@ static void q8_codes_are_those_of_the_paper(void **state) {
     codes_are_those_of_the_paper(NMLP_DTYPE_Q8);
 }
 
-static void it_loses_less_than_nearest_rounding(void **state) {
-    const nmlp_dtype types[] = {NMLP_DTYPE_Q4, NMLP_DTYPE_Q8, NMLP_DTYPE_FP8};
+static void q6_codes_are_those_of_the_paper(void **state) {
     (void)state;
-    for (int t = 0; t < 3; t++) {
+    codes_are_those_of_the_paper(NMLP_DTYPE_Q6);
+}
+
+static void it_loses_less_than_nearest_rounding(void **state) {
+    const nmlp_dtype types[] = {NMLP_DTYPE_Q4, NMLP_DTYPE_Q8, NMLP_DTYPE_FP8, NMLP_DTYPE_Q6};
+    (void)state;
+    for (int t = 0; t < 4; t++) {
         struct problem *p = new_problem(11);
         nmlp_view out = view_of(p, types[t]);
         nmlp_gptq g;
@@ -310,6 +324,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(q4_codes_are_those_of_the_paper),
         cmocka_unit_test(q8_codes_are_those_of_the_paper),
+        cmocka_unit_test(q6_codes_are_those_of_the_paper),
         cmocka_unit_test(it_loses_less_than_nearest_rounding),
         cmocka_unit_test(codes_in_the_format_stay),
         cmocka_unit_test(searched_scales_are_near_the_best),

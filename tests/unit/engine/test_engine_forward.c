@@ -152,12 +152,14 @@ static void check_quantised(struct fixture *f, nmlp_dtype dtype, int group) {
 static void quantised_weights_equal_a_float64_decoder(void **state) {
     struct fixture *f = *state;
     check_quantised(f, NMLP_DTYPE_Q8, 0);
+    check_quantised(f, NMLP_DTYPE_Q6, 0);
     check_quantised(f, NMLP_DTYPE_Q4, 32);
     tiny_mark_compressed(&f->c);
     tiny_factorise(&f->c, 0, "gate_proj", 32, NULL);
     tiny_factorise(&f->c, 0, "down_proj", 32, NULL);
     tiny_factorise(&f->c, 1, "up_proj", 7, NULL);
     check_quantised(f, NMLP_DTYPE_Q8, 0);
+    check_quantised(f, NMLP_DTYPE_Q6, 0);
     check_quantised(f, NMLP_DTYPE_Q4, 32);
 }
 

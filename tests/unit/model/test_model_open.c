@@ -64,8 +64,8 @@ static void fill_nan(const char *dir, const nmlp_model *model, const char *name)
 
 static void quantised_weights_open_and_expand(void **state) {
     tiny_fixture *f = *state;
-    static const nmlp_dtype dtypes[] = {NMLP_DTYPE_Q8, NMLP_DTYPE_Q4};
-    for (int d = 0; d < 2; d++) {
+    static const nmlp_dtype dtypes[] = {NMLP_DTYPE_Q8, NMLP_DTYPE_Q4, NMLP_DTYPE_Q6};
+    for (int d = 0; d < 3; d++) {
         nmlp_model model, dense;
         nmlp_err err;
         char out[300];

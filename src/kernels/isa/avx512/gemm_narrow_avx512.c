@@ -64,8 +64,9 @@ INLINE void sum_of(const nmlp_gemm_microtile *p, nmlp_dtype dtype, extent e) {
     case NMLP_DTYPE_BF16: sum_bf16(p, e); return;
     case NMLP_DTYPE_F16: sum_f16(p, e); return;
     case NMLP_DTYPE_Q8:
-    case NMLP_DTYPE_Q4:          /* gemm_quant_avx512.h */
-    case NMLP_DTYPE_FP8: return; /* packed as bf16 */
+    case NMLP_DTYPE_Q4:         /* gemm_quant_avx512.h */
+    case NMLP_DTYPE_FP8:        /* packed as bf16 */
+    case NMLP_DTYPE_Q6: return; /* packed as Q8 */
     }
 }
 
