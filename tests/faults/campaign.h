@@ -36,6 +36,7 @@ typedef struct fault {
     bool kill;
     long chance;        /* of a million, at each call */
     long after_us;      /* above 0: SIGKILL after this time */
+    long usual_us;      /* of an undisturbed run, whatever else the machine does: many times that is a hang */
     const char *places; /* file that receives where each call came from, or NULL */
 } fault;
 
@@ -73,5 +74,8 @@ void fault_inputs_make(const fault_inputs *in);
 int fault_serve(const char *preload, char **argv);
 /* Writes a dense model of a few kilobytes. */
 int fault_model_write(const char *dir, double ratio);
+
+/* Whether a name is one of several, which have commas between them. */
+bool fault_is_listed(const char *names, const char *name);
 
 #endif

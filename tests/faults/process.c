@@ -19,7 +19,7 @@
 #include "base/hash64.h"
 #include "faults/campaign.h"
 
-enum { WALL_SECONDS = 120, CPU_SECONDS = 60, POLL_NS = 200000 };
+enum { LEAST_SECONDS = 120, MOST_SECONDS = 1200, USUAL_TIMES = 6, POLL_NS = 200000 };
 
 static void die(const char *what) {
     fprintf(stderr, "fault campaign: %s: %s\n", what, strerror(errno));
@@ -198,6 +198,13 @@ static void set_environment(const fault_inputs *in, const fault *what, const cha
     if (what->places) setenv("NMLP_FAULT_PLACES", what->places, 1);
 }
 
+bool fault_is_listed(const char *names, const char *name) {
+    size_t len = strlen(name);
+    for (const char *at = names; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (strncmp(at, name, len) == 0 && (at[len] == ',' || at[len] == '\0')) return true;
+    return false;
+}
+
 static void redirect(int to, const char *path, int flags) {
     int fd = open(path, flags, 0666);
     if (fd < 0 || dup2(fd, to) < 0) die(path);
@@ -210,14 +217,21 @@ static long passed_us(const struct timespec *since) {
     return (now.tv_sec - since->tv_sec) * 1000000 + (now.tv_nsec - since->tv_nsec) / 1000;
 }
 
-static void wait_for(fault_result *r, pid_t pid, long kill_after_us) {
+/* Seconds that a run may take. */
+static long limit_of(const fault *what) {
+    long seconds = what->usual_us ? USUAL_TIMES * (what->usual_us / 1000000) : MOST_SECONDS;
+    return seconds < LEAST_SECONDS ? LEAST_SECONDS : seconds > MOST_SECONDS ? MOST_SECONDS : seconds;
+}
+
+static void wait_for(fault_result *r, pid_t pid, const fault *what) {
+    long limit_us = limit_of(what) * 1000000;
     struct timespec begin, pause = {.tv_nsec = POLL_NS};
     bool killed = false;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     while (waitpid(pid, &r->status, WNOHANG) == 0) {
         long us = passed_us(&begin);
-        r->hung |= us > WALL_SECONDS * 1000000L && !killed;
-        if (!killed && (r->hung || (kill_after_us > 0 && us >= kill_after_us))) {
+        r->hung |= us > limit_us && !killed;
+        if (!killed && (r->hung || (what->after_us > 0 && us >= what->after_us))) {
             kill(pid, SIGKILL);
             killed = true;
         }
@@ -230,7 +244,7 @@ static void run_child(const fault_inputs *in, char words[FAULT_WORDS_MAX][FAULT_
                       const fault *what, const char *scratch, const char *prefix) {
     char path[FAULT_PATH_BYTES], self[FAULT_PATH_BYTES] = {0};
     char *argv[FAULT_WORDS_MAX + 5] = {(char *)(uintptr_t)in->program};
-    struct rlimit cpu = {CPU_SECONDS, CPU_SECONDS}, none = {0, 0};
+    struct rlimit cpu = {(rlim_t)limit_of(what) / 2, (rlim_t)limit_of(what) / 2}, none = {0, 0};
     bool synth = strcmp(words[0], "@synth") == 0; /* our own program: the command's models have a gigabyte */
     bool serve = strcmp(words[0], "@serve") == 0; /* our own program, without a fault, starts the server */
     redirect(0, "/dev/null", O_RDONLY);
@@ -272,7 +286,7 @@ void fault_run(fault_result *r, const fault_inputs *in, const char *words, const
     pid_t pid = fork();
     if (pid < 0) die("fork");
     if (pid == 0) run_child(in, list, n, what, scratch, prefix);
-    wait_for(r, pid, what->after_us);
+    wait_for(r, pid, what);
     if (read_all(number, sizeof number - 1, path) > 0) r->n_calls = atol(number);
     char out_path[FAULT_PATH_BYTES], err_path[FAULT_PATH_BYTES];
     format(out_path, sizeof out_path, "%s%s", prefix, ".out", -1);
