@@ -71,6 +71,9 @@ ends 1 "not a regular file" info "$work/fifo"
 cp "$tiny/model.safetensors" "$work/large/"
 { printf '{"a":[0'; yes ,0 | tr -d '\n' | head -c 30000000; printf ']}'; } >"$work/large/config.json"
 (ulimit -v 1000000 && ends 1 "config.json" info "$work/large")
+cp "$tiny/config.json" "$work/large/"
+{ printf '\000\303\311\001\0\0\0\0{"a":[0'; yes ,0 | tr -d '\n' | head -c 29999990; printf '] }'; } >"$work/large/model.safetensors" # 30,000,000 bytes
+(ulimit -v 1000000 && ends 1 "model.safetensors" info "$work/large")
 odd=$work/$(printf 'a\377"b')
 cp -r "$tiny" "$odd"
 "$command" info "$odd" --json >"$work/json"
@@ -97,6 +100,16 @@ cp -r "$work/a" "$work/s.partial"
 compress "$tiny" s B
 cmp "$work/b/model.safetensors" "$work/s/model.safetensors" || fail "weights of another text"
 
+# The same where another byte of the weights is another model.
+cp -r "$tiny" "$work/other"
+printf '\011' | dd of="$work/other/model.safetensors" bs=1 seek=$(($(wc -c <"$tiny/model.safetensors") - 3)) conv=notrunc 2>/dev/null
+compress "$work/other" o B
+cp -r "$work/b" "$work/p.partial"
+: >"$work/p.partial/.neuronmlp-work"
+compress "$work/other" p B
+cmp "$work/o/model.safetensors" "$work/p/model.safetensors" || fail "weights of another model"
+cmp -s "$work/b/model.safetensors" "$work/o/model.safetensors" && fail "a model of other weights has the same ones"
+
 # Nothing is written but what was asked for: not into the folder one stands in, not at home, not beside the model, no temporary file.
 mkdir "$work/home" "$work/here" "$work/tmp" "$work/asked"
 cp -r "$tiny" "$work/model"
@@ -105,6 +118,7 @@ find "$work/model" "$work/A" | sort | xargs ls -ld --time-style=full-iso >"$work
 for words in "info $work/model" "tokenize $work/model -p x" "run $work/model -p x -n 2" "logits $work/model --ids 1" "eval $work/model --text $work/A" \
     "compress $work/model -o $work/asked/c --ratio 0.3 --alloc uniform --recover none --work $work/asked/w $few" \
     "quantize $work/model -o $work/asked/q --format q8 $few" "expand $work/asked/c -o $work/asked/d" "export $work/model -o $work/asked/e.gguf" \
+    "import $work/asked/e.gguf -o $work/asked/i" "predict $work/model --target trn1 --prompt 16 --generate 2" \
     "recover $work/asked/c -o $work/asked/r --text $work/A --steps 1 --batch 1 --ctx 16 --heldout 1" \
     "plan --target trn1 --op xw --shape 128,128,128" "simulate --target trn1 --kernel xw-tiled --shape 128,128,128" \
     "emit --target trn1 --kernel xw-tiled --shape 128,128,128 -o $work/asked/k.py" "report $work/asked/c -o $work/asked/p.html --rows-max 2048" doctor; do
@@ -115,7 +129,7 @@ for words in "info $work/model" "tokenize $work/model -p x" "run $work/model -p 
     [ -z "$left" ] || fail "$words leaves $left"
 done
 find "$work/model" "$work/A" | sort | xargs ls -ld --time-style=full-iso | cmp - "$work/before" || fail "a model that was only read has changed"
-[ "$(ls -A "$work/asked" | tr '\n' ' ')" = "c d e.gguf k.py p.html q r w.partial " ] || { ls -A "$work/asked"; fail "other files than those asked for"; }
+[ "$(ls -A "$work/asked" | tr '\n' ' ')" = "c d e.gguf i k.py p.html q r w.partial " ] || { ls -A "$work/asked"; fail "other files than those asked for"; }
 
 # Whoever reads goes away: no message, no output of an error.
 { "$command" tokenize "$tiny" -f "$tiny/calib.txt" 2>"$work/err" || true; } | head -c 1 >/dev/null

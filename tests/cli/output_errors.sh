@@ -26,8 +26,15 @@ for json in "" --json; do
     lost simulate --target trn1 --kernel xuv --shape 128,256,64,256 $json
     lost predict llama-3.2-1b --target trn1 --prompt 128 --generate 2 $json
     lost expand "$tiny" -o "$work/dense" $json
+    lost export "$tiny" -o "$work/gguf" $json
+    lost import "$work/gguf" -o "$work/imported" $json
+    lost quantize "$tiny" -o "$work/q" --format q8 --calib "$work/text" --calib-tokens 64 --heldout 0 --ctx 64 $json
+    lost compress "$tiny" -o "$work/c" --ratio 0.3 --calib "$work/text" --calib-tokens 64 --heldout 0 --ctx 64 --alloc uniform --recover none $json
+    lost doctor $json
 done
 lost emit --target trn1 --kernel xuv --shape 128,256,64,256
+lost emit --target trn1 --kernel xuv --shape 128,256,64,256 --json
+lost report -o "$work/page" --rows-max 2048 --json
 lost --help
 lost info --help
 lost --version

@@ -10,7 +10,7 @@ tiny=$root/models/tiny
 fail() { echo "FAILED: $1"; exit 1; }
 options="--ratio 0.3 --calib-tokens 1024 --heldout 64 --ctx 64 --rounds 0 -t 1"
 
-# begins FOLDER WORDS…: a command in the background, once it has begun to work in FOLDER
+# begins PLACE WORDS…: a command in the background, once its work folder or a file there is made
 begins() {
     folder=$1
     shift
@@ -52,6 +52,45 @@ kill -INT "$pid"
 wait "$pid" || { cat "$work/err"; fail "an ignored SIGINT"; }
 cmp "$work/a/model.safetensors" "$work/b/model.safetensors" || fail "another model after two signals"
 [ "$(ls "$work" | tr '\n' ' ')" = "a b err " ] || { ls "$work"; fail "stray files after two signals"; }
+
+# Whatever keeps its work ends at the next safe point, says how to go on, and goes on to what an undisturbed run gives.
+# stopped SIGNAL PLACE OUT WORDS…: `OUT` is what is compared, `same` how
+stopped() {
+    signal=$1 place=$2 out=$3
+    shift 3
+    "$command" "$@" >/dev/null 2>"$work/err" || { cat "$work/err"; fail "$1, undisturbed"; }
+    mv "$work/$out" "$work/want"
+    begins "$place" "$@"
+    kill "-$signal" "$pid"
+    status=0
+    wait "$pid" || status=$?
+    [ "$status" -eq 1 ] || { cat "$work/err"; fail "$1 ends with $status after SIG$signal"; }
+    grep -q "goes on" "$work/err" || { cat "$work/err"; fail "$1 does not say how to go on"; }
+    [ "$out" = state ] || [ ! -e "$work/$out" ] || fail "$1: half an output after SIG$signal"
+    [ "$out" = state ] || set -- "$@" --resume
+    "$command" "$@" >/dev/null 2>"$work/err" || { cat "$work/err"; fail "$1 does not go on"; }
+}
+same() { for file in "$work/want"/*; do cmp "$file" "$work/$1/${file##*/}" || fail "another ${file##*/} after a signal"; done; rm -rf "$work/want" "$work/${1:?}"; }
+head -c 20000 "$tiny/calib.txt" >"$work/text"
+few="--calib $work/text --calib-tokens 256 --heldout 64 --ctx 64 -t 1"
+# shellcheck disable=SC2086
+stopped INT "$work/q.work.partial/layer-00000.quant" q quantize "$tiny" -o "$work/q" --format q4 $few
+same q
+stopped TERM "$work/r.recover.partial/state" r recover "$tiny" -o "$work/r" --text "$work/text" --train mlp --steps 12 --batch 1 --ctx 32 --heldout 1 \
+    --eval-every 4 -t 1
+same r
+mkdir "$work/suite"
+head -c 4000 "$tiny/calib.txt" >"$work/suite/wikitext2.test.txt"
+head -c 100000 "$tiny/calib.txt" >"$work/suite/ptb.test.txt"
+stopped INT "$work/state" state eval "$tiny" --suite paper --data-dir "$work/suite" --ctx 64 --resume "$work/state" -t 1
+without_times() { sed 's/"seconds":[^,}]*//g' "$1"; }
+[ "$(without_times "$work/state")" = "$(without_times "$work/want")" ] || fail "eval: other results after a signal"
+rm -rf "$work/want" "$work/state" "$work/suite"
+stopped INT "$work/o.work.partial/layers.partial/layer-00000.nested" o optimize "$tiny" -o "$work/o" --for trn1 --tile 32 --max-loss 5% --calib "$work/text" --calib-tokens 64 --heldout 64 \
+    --verify 64 --ctx 64 -t 1
+rm "$work/want/optimize.json" "$work/want/optimize.html" # they have times
+same o
+[ "$(ls "$work" | tr '\n' ' ')" = "a b err text " ] || { ls "$work"; fail "stray files after signals"; }
 
 # A server that finishes requests after the first SIGTERM ends at the second.
 "$command" serve "$tiny" --port 0 --grace 60 -t 1 >/dev/null 2>"$work/log" &

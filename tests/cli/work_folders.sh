@@ -56,7 +56,7 @@ done
 # Work files cut short, edited or exchanged: made again, to the same bytes.
 rm -rf "$work/W.partial" && cp -r "$work/kept" "$work/W.partial"
 for file in ranks layer-00001.nested layer-00002.refit; do
-    [ -e "$work/W.partial/$file" ] || continue
+    [ -e "$work/W.partial/$file" ] || fail "no work file $file"
     printf '\377\377\377' | dd of="$work/W.partial/$file" bs=1 seek=40 conv=notrunc 2>/dev/null
 done
 head -c 100 "$work/kept/layer-00000.nested" >"$work/W.partial/layer-00000.nested"
@@ -137,29 +137,28 @@ pid=$!
 until grep -qs "^step 1/" "$work/err"; do kill -0 "$pid" 2>/dev/null || break; sleep 0.02; done
 kill -9 "$pid" 2>/dev/null || true
 wait "$pid" 2>/dev/null || true
-if [ -e "$work/r.recover.partial/state" ]; then
-    cp -r "$work/r.recover.partial" "$work/state"
-    for part in m t; do
-        printf '\011' | dd of="$work/$part/model.safetensors" bs=1 seek=$((size - 3)) conv=notrunc 2>/dev/null
-        recover "$work/m" "$work/t" --resume && fail "resumed with another $part"
-        has "$work/err" "another model, teacher"
-        cp "$tiny/model.safetensors" "$work/$part/model.safetensors"
-    done
-    for part in m t; do
-        sed 's/"rms_norm_eps": *[0-9.e-]*/"rms_norm_eps": 0.5/' "$tiny/config.json" >"$work/$part/config.json"
-        recover "$work/m" "$work/t" --resume && fail "resumed with another configuration of $part"
-        has "$work/err" "another model, teacher"
-        cp "$tiny/config.json" "$work/$part/config.json"
-    done
-    recover "$work/m" "$work/t" "--resume --isa ref" && fail "resumed with another kernel set"
-    has "$work/err" "kernel set"
-    for at in 0 16 32 40 100 5000; do
-        rm -rf "$work/r.recover.partial" && cp -r "$work/state" "$work/r.recover.partial"
-        printf '\377\377\177' | dd of="$work/r.recover.partial/state" bs=1 seek="$at" conv=notrunc 2>/dev/null
-        status=0
-        recover "$work/m" "$work/t" --resume || status=$?
-        [ "$status" -eq 1 ] || fail "an edited state: exit $status"
-        has "$work/err" "damaged"
-    done
-fi
+[ -e "$work/r.recover.partial/state" ] || { cat "$work/err"; fail "a run that was killed left no state"; }
+cp -r "$work/r.recover.partial" "$work/state"
+for part in m t; do
+    printf '\011' | dd of="$work/$part/model.safetensors" bs=1 seek=$((size - 3)) conv=notrunc 2>/dev/null
+    recover "$work/m" "$work/t" --resume && fail "resumed with another $part"
+    has "$work/err" "another model, teacher"
+    cp "$tiny/model.safetensors" "$work/$part/model.safetensors"
+done
+for part in m t; do
+    sed 's/"rms_norm_eps": *[0-9.e-]*/"rms_norm_eps": 0.5/' "$tiny/config.json" >"$work/$part/config.json"
+    recover "$work/m" "$work/t" --resume && fail "resumed with another configuration of $part"
+    has "$work/err" "another model, teacher"
+    cp "$tiny/config.json" "$work/$part/config.json"
+done
+recover "$work/m" "$work/t" "--resume --isa ref" && fail "resumed with another kernel set"
+has "$work/err" "kernel set"
+for at in 0 16 32 40 100 5000; do
+    rm -rf "$work/r.recover.partial" && cp -r "$work/state" "$work/r.recover.partial"
+    printf '\377\377\177' | dd of="$work/r.recover.partial/state" bs=1 seek="$at" conv=notrunc 2>/dev/null
+    status=0
+    recover "$work/m" "$work/t" --resume || status=$?
+    [ "$status" -eq 1 ] || fail "an edited state: exit $status"
+    has "$work/err" "damaged"
+done
 echo ok
