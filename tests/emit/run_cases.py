@@ -115,6 +115,11 @@ mlp:9,256,0,500:taper=2:::fp8
 mlp:100,300,640,1100:taper=1,oring=1,okb=2,cols=128:::fp8
 mlp:20,200,64,300::fp16::fp8
 mlp:100,384,128,256:x=1:::fp8
+mlp:1,600,0,256:cols=128,turn=1,tail=1,on=2
+mlp:3,600,128,256:cols=128,turn=2,tail=2,on=3,wkb=1
+mlp:20,300,64,300:cols=128,turn=1,taper=2:fp32
+mlp:1,600,140,256:cols=128,turn=1,taper=1,on=2:::fp8
+mlp:5,600,0,300:cols=128,turn=2,tail=1,on=2:::fp8
 """.split()
 
 TARGETS = {"nki": ("trn2", "trn3"), "nki-legacy": ("trn1",)}

@@ -53,8 +53,25 @@ static nmlp_strip_operand between(const nmlp_strip *b, int buffer, int64_t rank,
 typedef struct first_factors {
     nmlp_strip_stream u[2];
     int n_streams;
-    nmlp_strip_operand t[2]; /* in order of streams and planes */
+    nmlp_strip_operand t[2];         /* in order of streams and planes */
+    const nmlp_strip_stream *scales; /* of all weights of an MLP, whose scales come behind x; NULL: none */
 } first_factors;
+
+static bool one_strip(const nmlp_strip *b) { return nmlp_axis_blocks(b->s) == 1; }
+
+/* The weights of an MLP in order of use. A dense down projection is LAST alone; otherwise its first factor is DOWN, of
+ * which DOWN_HELD has room of its own at the end of a plan with a taper. */
+enum { FIRST, SECOND_FIRST, GATED, DOWN, DOWN_HELD, LAST, N_STREAMS };
+
+/* Once for all strips before them, or behind x of the only one: the first product does not wait for them. */
+static void load_scales(nmlp_strip *b, const nmlp_strip_stream w[N_STREAMS]) {
+    if (b->rq->fp8) nmlp_program_add_comment(b->p, "scales of the weights' outputs, once for all strips");
+    for (int i = FIRST; i < N_STREAMS; i++)
+        if (w[i].name && i != DOWN_HELD) nmlp_strip_load_scales(b, &w[i]);
+    if (b->rq->fp8) nmlp_program_append_memset(b->p, nmlp_buf_all(b->p, b->one), 1.0, NMLP_ENGINE_VECTOR);
+    nmlp_strip_stand_scales(b, &w[LAST]);
+    nmlp_strip_spread_scales(b, &w[LAST]);
+}
 
 static void project_first(nmlp_strip *b, const first_factors *f) {
     nmlp_program_add_comment(
@@ -66,6 +83,7 @@ static void project_first(nmlp_strip *b, const first_factors *f) {
     nmlp_strip_operand x = x_held(b, chunk);
     x.kept = ahead;
     if (!ahead) nmlp_strip_load_x(b, x);
+    if (f->scales && one_strip(b)) load_scales(b, f->scales);
     nmlp_strip_normalise(b, !f->u[0].scaled);
     for (int i = 0; i < f->n_streams; i++) {
         nmlp_strip_stream u = f->u[i];
@@ -112,10 +130,6 @@ static void build_xw(nmlp_strip *b) {
     nmlp_program_end(b->p);
 }
 
-/* The weights of an MLP in order of use. A dense down projection is LAST alone; otherwise its first factor is DOWN, of
- * which DOWN_HELD has room of its own at the end of a plan with a taper. */
-enum { FIRST, SECOND_FIRST, GATED, DOWN, DOWN_HELD, LAST, N_STREAMS };
-
 typedef struct mlp {
     nmlp_mlp_ranks ranks;
     nmlp_strip_stream w[N_STREAMS];
@@ -158,7 +172,7 @@ static void declare_weights(nmlp_strip *b, mlp *m) {
     nmlp_pack gated = r->gate > 0 ? packed_second(b, k_gate, s->o, b->parts, 2)
                                   : packed(k_gate, s->o, tiles_of(b, k_gate), b->parts, 2);
     if (gated.partitions == 0) gated.partitions = b->parts;
-    if (k_up != k_gate) {
+    if (k_up != k_gate || (r->gate > 0) != (r->up > 0)) { /* a rank is cut into tiles of its own height */
         gated.k_second = k_up;
         gated.partitions_second = r->up > 0 ? rank_tile(b, r->up) : b->parts;
     }
@@ -176,6 +190,7 @@ static void declare_weights(nmlp_strip *b, mlp *m) {
     m->chunked_rows = r->down == 0 && b->plan.act_chunk < i_tiles;
     if (b->plan.act_chunk < i_tiles) nmlp_strip_stream_fit(&m->w[GATED], b->plan.act_chunk);
     if (!m->chunked_rows) nmlp_strip_stream_fit(&m->w[LAST], b->plan.out_tiles);
+    m->w[LAST].turned = b->plan.turn != NMLP_TURN_NONE;
     nmlp_strip_hold(b, r->down > 0 ? &m->w[DOWN] : NULL, &m->w[DOWN_HELD], &m->w[LAST]);
     nmlp_strip_ring(b, m->w, N_STREAMS);
 }
@@ -184,12 +199,6 @@ static void declare_scales(nmlp_strip *b, mlp *m) {
     for (int i = FIRST; i < N_STREAMS; i++)
         if (m->w[i].name && i != DOWN_HELD) nmlp_strip_declare_scales(b, &m->w[i], i == LAST);
     for (int plane = 0; plane < 2; plane++) m->w[DOWN_HELD].scale[plane] = m->w[DOWN].scale[plane];
-}
-
-static void load_scales(nmlp_strip *b, const mlp *m) {
-    if (b->rq->fp8) nmlp_program_add_comment(b->p, "scales of the weights' outputs, once for all strips");
-    for (int i = FIRST; i < N_STREAMS; i++)
-        if (m->w[i].name && i != DOWN_HELD) nmlp_strip_load_scales(b, &m->w[i], i == LAST);
 }
 
 static void declare_activations(nmlp_strip *b, mlp *m) {
@@ -243,11 +252,13 @@ static void build_mlp(nmlp_strip *b) {
     declare_activations(b, &m);
     m.last = nmlp_strip_last(b, &m.w[LAST], m.chunked_rows);
     nmlp_strip_fill_norm(b);
-    load_scales(b, &m);
+    if (!one_strip(b)) load_scales(b, m.w);
+    m.first.scales = m.w;
     begin_strips(b);
     if (m.first.n_streams == 0) {
         nmlp_program_add_comment(b->p, "x is read once for gate and up");
         nmlp_strip_load_x(b, x_held(b, -1));
+        if (one_strip(b)) load_scales(b, m.w);
         nmlp_strip_normalise(b, true);
     } else {
         project_first(b, &m.first);

@@ -173,7 +173,7 @@ nmlp_status nmlp_kernel_check_request(const nmlp_kernel *kernel, const nmlp_kern
         if (!listed(kernel->tiling_keys, key))
             return nmlp_fail(err, NMLP_E_ARG, "kernel %s has no tiling key \"%s\"; it takes: %s", kernel->name, key,
                              kernel->tiling_keys[0] ? kernel->tiling_keys : "none");
-        int least = strcmp(key, "tail") == 0 || strcmp(key, "taper") == 0 ? 0 : 1; /* may be left out */
+        int least = listed("tail,taper,turn", key) ? 0 : 1; /* may be left out */
         if (value < least || value > 1024)
             return nmlp_fail(err, NMLP_E_ARG, "kernel %s: tiling %s=%lld is outside %d..1024", kernel->name, key,
                              (long long)value, least);

@@ -11,7 +11,7 @@
 #include "trainium/neuron/machine.h"
 #include "trainium/neuron/program.h"
 
-enum { NMLP_TILING_MAX = 16, NMLP_TILING_KEY_MAX = 16 };
+enum { NMLP_TILING_MAX = 20, NMLP_TILING_KEY_MAX = 16 };
 
 /* Ranks of an MLP's projections; 0: dense. */
 typedef struct nmlp_mlp_ranks {

@@ -105,7 +105,7 @@ static nmlp_status measure(search *c, const nmlp_strip_plan *plan, measured *f, 
 /* Plans of the same kind differ only in detail: runs of weights, of stored rows. */
 static bool same_kind(const nmlp_strip_plan *a, const nmlp_strip_plan *b) {
     return a->rows == b->rows && a->x == b->x && a->x_copies == b->x_copies && (a->x_chunk == b->x_chunk) &&
-           a->act_chunk == b->act_chunk && a->columns == b->columns;
+           a->act_chunk == b->act_chunk && a->columns == b->columns && a->turn == b->turn;
 }
 
 /* Equal times within half a per mille: less traffic wins. */
@@ -126,8 +126,9 @@ static void insert(search *c, const measured *f) {
 static int distance(const nmlp_strip_plan *a, const nmlp_strip_plan *b) {
     return (a->rows != b->rows) + (a->x != b->x) + (a->x_chunk != b->x_chunk) +
            (a->x_load != b->x_load && a->x == b->x) + (a->act_chunk != b->act_chunk) + (a->columns != b->columns) +
-           (a->ring_bytes != b->ring_bytes) + (a->out_tiles * a->columns != b->out_tiles * b->columns) +
-           (a->out_ring != b->out_ring) + (a->tail != b->tail) + (a->taper != b->taper) +
+           (a->turn != b->turn) + (a->ring_bytes != b->ring_bytes) +
+           (a->out_tiles * a->columns != b->out_tiles * b->columns) + (a->out_ring != b->out_ring) +
+           (a->tail != b->tail) + (a->taper != b->taper) +
            (a->out_bytes != b->out_bytes && (a->out_ring == b->out_ring || a->taper > 0));
 }
 
@@ -206,7 +207,8 @@ static nmlp_status measure_neighbours(search *c, const pool *f, bool short_input
         const nmlp_strip_plan *plan = &c->list[i].plan;
         bool known = false;
         for (int j = 0; j < n; j++)
-            known = known || (starts[j].plan.x == plan->x && starts[j].plan.columns == plan->columns);
+            known = known || (starts[j].plan.x == plan->x && starts[j].plan.columns == plan->columns &&
+                              starts[j].plan.turn == plan->turn);
         if (!known) starts[n++] = c->list[i];
     }
     int most = short_input ? in_all / 4 * 3 : in_all, before = c->n;

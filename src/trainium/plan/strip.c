@@ -3,7 +3,13 @@
 
 #include <stdio.h>
 
-enum { FLIP_BANKS = 4 /* transposes run ahead of their read-out by that many groups */ };
+enum {
+    FLIP_BANKS = 4,        /* transposes run ahead of their read-out by that many groups */
+    FLIP_BANKS_TURNED = 2, /* fewer where results are turned too */
+    TURN_BANKS = 2
+};
+
+static int flip_banks(const nmlp_strip *b) { return b->plan.turn == NMLP_TURN_NONE ? FLIP_BANKS : FLIP_BANKS_TURNED; }
 
 static int64_t accumulator_columns(const nmlp_machine *m) {
     return nmlp_min((int64_t)m->moving_max, (int64_t)m->psum_bank_bytes / (int64_t)nmlp_nc_dtype_bytes(NMLP_NC_FP32));
@@ -34,7 +40,7 @@ static int flip_buffer(nmlp_strip *b, int64_t tiles) {
                           .partitions = (int)b->parts,
                           .n_dims = 2,
                           .dims = {tiles, b->s_rows},
-                          .copies = FLIP_BANKS};
+                          .copies = flip_banks(b)};
     return nmlp_program_add_buffer(b->p, &buffer);
 }
 
@@ -54,9 +60,14 @@ static void declare_x(nmlp_strip *b) {
     b->flip = flip_buffer(b, b->flip_tiles);
 }
 
+/* Transposes are exact: y is rounded once, before or behind them. */
+static nmlp_nc_dtype turned_dtype(const nmlp_strip *b) { return b->rq->fuse.residual ? NMLP_NC_FP32 : b->rq->dtype; }
+
 static void declare_accumulators(nmlp_strip *b) {
     const nmlp_machine *m = b->rq->machine;
-    int free_banks = (int)nmlp_machine_psum_banks(m, b->plan.x == NMLP_X_DMA) - (b->flip >= 0 ? FLIP_BANKS : 0);
+    bool turned = b->plan.turn != NMLP_TURN_NONE;
+    int free_banks = (int)nmlp_machine_psum_banks(m, b->plan.x == NMLP_X_DMA) - (b->flip >= 0 ? flip_banks(b) : 0) -
+                     (turned ? TURN_BANKS : 0);
     nmlp_buffer acc = {.name = "acc",
                        .space = NMLP_SPACE_PSUM,
                        .dtype = NMLP_NC_FP32,
@@ -65,6 +76,12 @@ static void declare_accumulators(nmlp_strip *b) {
                        .dims = {accumulator_columns(m)},
                        .copies = free_banks};
     b->acc = nmlp_program_add_buffer(b->p, &acc);
+    nmlp_buffer turn = acc;
+    turn.name = "turn";
+    turn.copies = TURN_BANKS;
+    turn.dtype = m->generation >= 3 ? turned_dtype(b) : NMLP_NC_FP32;
+    turn.dims[0] = nmlp_min(b->plan.columns, acc.dims[0]);
+    b->turn = turned ? nmlp_program_add_buffer(b->p, &turn) : -1;
 }
 
 static void add_ranks(nmlp_strip *b) {
@@ -98,7 +115,7 @@ static void add_params(nmlp_strip *b) {
 nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
                              const nmlp_strip_plan *plan, nmlp_err *err) {
     const nmlp_machine *m = rq->machine;
-    *b = (nmlp_strip){.rq = rq, .plan = *plan, .one = -1};
+    *b = (nmlp_strip){.rq = rq, .plan = *plan, .one = -1, .stood = -1};
     NMLP_RETURN_IF_FAILED(nmlp_program_create(&b->p, name, err));
     b->parts = (int64_t)m->partitions;
     b->s_rows = (int64_t)m->stationary_max;
@@ -232,6 +249,10 @@ nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_strip_stream *w, boo
     b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, b->rq->shape.s, w->pack.n);
     nmlp_rows_out out = output_rows(b, "out", w, whole ? n_tiles : b->plan.out_tiles, whole ? 1 : b->plan.out_copies);
     if (!whole) add_residual(b, &out, "residual", w, NMLP_RESIDUAL_COPIES);
+    if (w->turned) {
+        const int64_t dims[] = {n_tiles, b->s.tile};
+        b->turned = sbuf(b, "turned", turned_dtype(b), 1, 2, dims);
+    }
     if (tail == 0) {
         add_part(&last, w, 0, n_tiles, out);
         return last;
@@ -255,6 +276,7 @@ nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_strip_stream *w, boo
     }
     nmlp_rows_out end = output_rows(b, "out_tail", w, 1, nmlp_min(tail, 2));
     add_residual(b, &end, "residual_tail", w, nmlp_min(tail, 2));
+    single.turned = b->plan.turn == NMLP_TURN_ALL;
     add_part(&last, &single, main_end, n_tiles, end);
     return last;
 }

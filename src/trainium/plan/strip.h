@@ -23,6 +23,14 @@ typedef enum nmlp_x_source {
     NMLP_X_AHEAD = 4  /* the same in two halves, the second one between the products of the first; one strip */
 } nmlp_x_source;
 
+/* The weights of the last product move, and the result comes in rows; or they are stationary, which takes the tensor
+ * engine less time where rows are few, and it turns the results back. */
+typedef enum nmlp_turn {
+    NMLP_TURN_NONE = 0,
+    NMLP_TURN_ALL = 1,
+    NMLP_TURN_BUT_TAIL = 2 /* not the tiles at the end that come alone: turning takes time that nothing hides */
+} nmlp_turn;
+
 static inline bool nmlp_x_is_flipped(int64_t x) { return x == NMLP_X_PE || x == NMLP_X_AHEAD; }
 
 enum { NMLP_RESIDUAL_COPIES = 2 };
@@ -36,6 +44,7 @@ typedef struct nmlp_strip_plan {
     int64_t x_load;     /* of H per DMA of raw rows (NMLP_X_PE) */
     int64_t act_chunk;  /* of I held at a time */
     int64_t columns;    /* elements: moving columns of the last product */
+    int64_t turn;       /* nmlp_turn of the last product */
     int64_t ring_bytes; /* aimed-at run per partition of a weight DMA */
     int64_t ring;       /* copies in the weight ring */
     int64_t out_ring;   /* copies in a ring of their own for the last products; 1: they share the ring */
@@ -58,8 +67,9 @@ typedef struct nmlp_strip {
     int64_t s_rows;               /* rows of a stationary operand */
     int x, y;                     /* tensors */
     int acc, flip, raw, xt;       /* buffers; -1: not used */
+    int turned, turn;             /* results of the last product on their way (nmlp_turn) */
     int ones, eps, squares, root; /* of the norm of x (strip_norm.c); -1: not used */
-    int one;                      /* spreads scales of rows (strip_scale.c); -1: not used */
+    int one, stood;               /* for scales of rows (strip_scale.c); -1: not used */
     int64_t flip_tiles;           /* of features that one group of transposes fills */
     int strip;                    /* loop variable over strips */
 } nmlp_strip;
@@ -81,6 +91,7 @@ typedef struct nmlp_strip_stream {
     bool resident;      /* loaded before its product begins; its buffer has a row for every tile of columns and k */
     int64_t origin;     /* column tile with which that buffer begins */
     nmlp_taper taper;   /* blocks in which it comes, in tile rows of the whole tensor, where it is resident */
+    bool turned;        /* of the last product: stationary, see nmlp_turn */
     bool late;          /* passes through the ring of the last products */
     int64_t pieces;     /* DMAs per block, which then is one column tile and has the buffer of a resident one */
     int ring;           /* buffer it passes through, or lies in */
@@ -140,6 +151,8 @@ typedef struct nmlp_taper_plan {
     int64_t rows;      /* tile rows of its blocks as long as it passes through a ring */
     bool few;          /* else there are too many blocks for such a plan */
 } nmlp_taper_plan;
+/* Of the tensor engine, to turn the result of a column tile. */
+double nmlp_turn_cycles(const nmlp_kernel_request *rq, int64_t columns);
 nmlp_taper_plan nmlp_taper_plan_of(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, const nmlp_pack *before,
                                    const nmlp_pack *last);
 
@@ -199,9 +212,14 @@ nmlp_buf_ref nmlp_strip_root(const nmlp_strip *b, int st, nmlp_size parts, nmlp_
 int64_t nmlp_strip_norm_bytes(const nmlp_kernel_request *rq, int64_t tile, int64_t row_tiles);
 void nmlp_strip_declare_norm(nmlp_strip *b);
 /* Scales of FP8 weights. Before the strips: tensors and buffers of a stream, `rows` where its result is in rows; then
- * their loads. Both do nothing for other weights. */
+ * their loads. Before the product whose result is in rows: on all partitions that have rows. All do nothing for other
+ * weights. */
 void nmlp_strip_declare_scales(nmlp_strip *b, nmlp_strip_stream *w, bool rows);
-void nmlp_strip_load_scales(nmlp_strip *b, const nmlp_strip_stream *w, bool rows);
+void nmlp_strip_load_scales(nmlp_strip *b, const nmlp_strip_stream *w);
+void nmlp_strip_spread_scales(nmlp_strip *b, const nmlp_strip_stream *w);
+/* Behind their loads: those of the last product on partitions, where its results are turned. */
+void nmlp_strip_stand_scales(nmlp_strip *b, const nmlp_strip_stream *w);
+nmlp_buf_ref nmlp_strip_stood_scale(const nmlp_strip *b, nmlp_affine tile, nmlp_size parts);
 /* Of column tile `tile` of a plane: a number for each of `parts` partitions. */
 nmlp_buf_ref nmlp_strip_scale(const nmlp_strip *b, const nmlp_strip_stream *w, int plane, nmlp_affine tile,
                               nmlp_size parts);

@@ -113,6 +113,14 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
     double cycles, evicts, width;
     if (rows) {
         cycles = (double)k_tiles * n_tiles * fmax((double)columns, m->tensor_min_cycles) * c->pieces;
+        if (plan->turn != NMLP_TURN_NONE) {
+            double alone = plan->turn == NMLP_TURN_ALL ? 0 : (double)(plan->taper > 0 ? 1 : plan->tail);
+            double turned = fmax(0, n_tiles - alone);
+            cycles += turned * (double)k_tiles * (c->tile_rows - fmax((double)columns, m->tensor_min_cycles)) +
+                      turned * nmlp_turn_cycles(rq, columns);
+            e->vector_ns += turned * evict_ns(m->vector_overhead_ns, m->vector_clock_ghz,
+                                              fmax((double)rq->shape.s, m->vector_min_cycles));
+        }
         evicts = chunks * n_tiles * c->pieces, width = (double)columns;
         if (rq->fuse.residual || rq->fp8)
             e->vector_ns += evicts * evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
@@ -232,6 +240,7 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
         int64_t tiles_held = NMLP_RESIDUAL_COPIES * plan->out_tiles + nmlp_min(tail, 2);
         bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * tiles_held * plan->columns * elem;
     }
+    if (plan->turn != NMLP_TURN_NONE) bytes += nmlp_ceil_div(n, plan->columns) * tile * 4;
     bytes += nmlp_strip_norm_bytes(rq, tile, row_tiles);
     return bytes;
 }

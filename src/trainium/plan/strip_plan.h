@@ -52,6 +52,6 @@ nmlp_status nmlp_strip_plan_build(nmlp_program **out, nmlp_plan_op op, const nml
 /* As named numbers, the form a request's tiling has. */
 nmlp_status nmlp_strip_plan_tiling(nmlp_tiling *tiling, const nmlp_strip_plan *plan, nmlp_err *err);
 
-#define NMLP_STRIP_KEYS "rows,x,xc,xl,ac,cols,wkb,ring,on,tail,taper,xcopies,oring,okb,ocopies,shared"
+#define NMLP_STRIP_KEYS "rows,x,xc,xl,ac,cols,turn,wkb,ring,on,tail,taper,xcopies,oring,okb,ocopies,shared"
 
 #endif

@@ -1,22 +1,9 @@
-/* Products of a strip: weights stationary with a transposed result, or weights moving with a result in rows. */
-#include "trainium/plan/strip.h"
+/* Products of a strip whose results lie transposed; loops and operands of all products. */
+#include "trainium/plan/strip_loops.h"
 
 #include <stdio.h>
 
-/* DMA queues; x has number 1. The last store does not wait until the one before it is issued. */
-enum { WEIGHT_QUEUE = 0, X_QUEUE = 1, STORE_QUEUE = 2, LAST_QUEUE = 3 };
-
-/* Loop variables around one tile of a product. */
-typedef struct tile_loops {
-    int block, n, st, q; /* weight block, column tile in it, row tile, rows of it */
-    nmlp_size columns;   /* of the column tile */
-    nmlp_size rows;
-    nmlp_affine first; /* column tile of the block */
-    nmlp_size tiles;   /* in the block */
-    nmlp_affine at;    /* first element of the block in the packed tensor */
-} tile_loops;
-
-static const char *label(char out[NMLP_NAME_MAX], const nmlp_strip_stream *w, const char *suffix) {
+const char *nmlp_strip_label(char out[NMLP_NAME_MAX], const nmlp_strip_stream *w, const char *suffix) {
     snprintf(out, NMLP_NAME_MAX, "%s_%s", w->name, suffix);
     return out;
 }
@@ -33,7 +20,8 @@ static void load_weights(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_affine 
     nmlp_program_append_alloc(b->p, w->ring);
     nmlp_buf_ref dst =
         nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows), 0, nmlp_affine_const(0), elems);
-    nmlp_program_append_load(b->p, dst, nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, elems), WEIGHT_QUEUE);
+    nmlp_program_append_load(b->p, dst, nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, elems),
+                             NMLP_WEIGHT_QUEUE);
 }
 
 /* The same for one plane that has a tensor of its own: `elems` from element `at` on, to element `to` of the buffer. */
@@ -43,16 +31,16 @@ static void load_apart(nmlp_strip *b, const nmlp_strip_stream *w, int plane, nml
     nmlp_buf_ref dst =
         nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows), 0, nmlp_affine_const(to), elems);
     nmlp_program_append_load(b->p, dst, nmlp_hbm_rect(w->plane_tensor[plane], nmlp_affine_const(0), rows, at, elems),
-                             WEIGHT_QUEUE);
+                             NMLP_WEIGHT_QUEUE);
 }
 
-/* `n` tile rows that begin at element `at` of the packed tensor, into the rows of the buffer from `row` on. */
-static void load_tile_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_affine at, int64_t row, int64_t n) {
+void nmlp_strip_load_tile_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_affine at, int64_t row, int64_t n) {
     nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&w->pack));
     nmlp_buf_ref dst = nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows);
     nmlp_program_append_load(
         b->p, nmlp_buf_range(dst, 0, nmlp_affine_const(row), nmlp_size_const(n)),
-        nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, nmlp_size_const(n * w->pack.columns)), WEIGHT_QUEUE);
+        nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, nmlp_size_const(n * w->pack.columns)),
+        NMLP_WEIGHT_QUEUE);
 }
 
 /* The next column tile, piece by piece: its product begins with the first. */
@@ -60,14 +48,14 @@ static void load_pieces(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_affine a
     int64_t k_tiles = w->pack.chunk_tiles, each = nmlp_ceil_div(k_tiles, w->pieces);
     nmlp_program_append_alloc(b->p, w->ring);
     for (int64_t k = 0; k < k_tiles; k += each)
-        load_tile_rows(b, w, nmlp_affine_plus(at, nmlp_affine_const(k * w->pack.columns)), k,
-                       k + each < k_tiles ? each : k_tiles - k);
+        nmlp_strip_load_tile_rows(b, w, nmlp_affine_plus(at, nmlp_affine_const(k * w->pack.columns)), k,
+                                  k + each < k_tiles ? each : k_tiles - k);
 }
 
 /* A block of column tiles of both planes; `inside`: where the block begins in what ends at `limit`, NULL: all blocks
  * are full. */
-static void load_blocks_apart(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, const nmlp_affine *inside,
-                              int64_t limit) {
+static void load_blocks_apart(nmlp_strip *b, const nmlp_strip_stream *w, const nmlp_tile_loops *l,
+                              const nmlp_affine *inside, int64_t limit) {
     nmlp_program_append_alloc(b->p, w->ring);
     for (int plane = 0; plane < 2; plane++) {
         int64_t run = nmlp_pack_plane_run(&w->pack, plane), to = w->block * nmlp_pack_plane_start(&w->pack, plane);
@@ -77,14 +65,13 @@ static void load_blocks_apart(nmlp_strip *b, const nmlp_strip_stream *w, const t
     }
 }
 
-/* Opens the loop over weight blocks; each is one DMA. `out` says which columns. */
-static void begin_blocks(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in, nmlp_strip_operand out,
-                         tile_loops *l) {
+void nmlp_strip_begin_blocks(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in, nmlp_strip_operand out,
+                             nmlp_tile_loops *l) {
     char name[NMLP_NAME_MAX];
     int64_t n_tiles = w->end - w->first, run = nmlp_pack_tile_run(&w->pack), held = out.chunk < 0 ? n_tiles : out.tiles;
     nmlp_size blocks = nmlp_size_const(nmlp_ceil_div(held, w->block));
     if (n_tiles % held != 0) blocks = nmlp_size_until(blocks.full, n_tiles, nmlp_affine_var(out.chunk, held), w->block);
-    l->block = nmlp_program_begin_loop(b->p, label(name, w, "b"), blocks, false);
+    l->block = nmlp_program_begin_loop(b->p, nmlp_strip_label(name, w, "b"), blocks, false);
     nmlp_affine first = block_start(w, out, l->block), at = nmlp_affine_times(first, run);
     /* The last block is cut where what is held ends, or, with a shorter last chunk, where the columns end. */
     bool whole = n_tiles % held == 0, even = whole && held % w->block == 0;
@@ -107,52 +94,50 @@ static void begin_blocks(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_o
         load_weights(b, w, at, elems);
 }
 
-/* Opens the loop over the column tiles of the block. */
-static void begin_tiles(nmlp_strip *b, const nmlp_strip_stream *w, tile_loops *l) {
+void nmlp_strip_begin_tiles(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_tile_loops *l) {
     char name[NMLP_NAME_MAX];
-    l->n = nmlp_program_begin_loop(b->p, label(name, w, "n"), l->tiles, false);
+    l->n = nmlp_program_begin_loop(b->p, nmlp_strip_label(name, w, "n"), l->tiles, false);
     nmlp_affine column = nmlp_affine_times(nmlp_affine_plus(l->first, nmlp_at(l->n)), w->pack.columns);
     l->columns = w->pack.n % w->pack.columns == 0 ? nmlp_size_const(w->pack.columns)
                                                   : nmlp_size_until(w->pack.columns, w->pack.n, column, 1);
 }
 
 static void begin_columns(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in, nmlp_strip_operand out,
-                          tile_loops *l) {
-    begin_blocks(b, w, in, out, l);
-    begin_tiles(b, w, l);
+                          nmlp_tile_loops *l) {
+    nmlp_strip_begin_blocks(b, w, in, out, l);
+    nmlp_strip_begin_tiles(b, w, l);
 }
 
-static int begin_rows(nmlp_strip *b, const nmlp_strip_stream *w, tile_loops *l) {
+int nmlp_strip_begin_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_tile_loops *l) {
     char name[NMLP_NAME_MAX];
-    l->st = nmlp_program_begin_loop(b->p, label(name, w, "s"), nmlp_axis_trips(b->s, b->strip), false);
+    l->st = nmlp_program_begin_loop(b->p, nmlp_strip_label(name, w, "s"), nmlp_axis_trips(b->s, b->strip), false);
     l->rows = nmlp_axis_tile_size(b->s, b->strip, l->st);
     return l->st;
 }
 
-/* Rows of the strip in pieces that fit a stationary operand. Returns the first row in the tensor. */
-static nmlp_affine begin_row_pieces(nmlp_strip *b, const nmlp_strip_stream *w, tile_loops *l, const char *st,
-                                    const char *q) {
+nmlp_affine nmlp_strip_begin_row_pieces(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_tile_loops *l, const char *st,
+                                        const char *q) {
     char name[NMLP_NAME_MAX];
-    l->st = nmlp_program_begin_loop(b->p, label(name, w, st), nmlp_axis_trips(b->s, b->strip), false);
+    l->st = nmlp_program_begin_loop(b->p, nmlp_strip_label(name, w, st), nmlp_axis_trips(b->s, b->strip), false);
     nmlp_affine s0 = nmlp_axis_start(b->s, b->strip, l->st);
     int64_t pieces = nmlp_ceil_div(b->s.tile, b->s_rows);
     nmlp_size trips =
         b->s.n % b->s.tile == 0 ? nmlp_size_const(pieces) : nmlp_size_until(pieces, b->s.n, s0, b->s_rows);
-    l->q = nmlp_program_begin_loop(b->p, label(name, w, q), trips, false);
+    l->q = nmlp_program_begin_loop(b->p, nmlp_strip_label(name, w, q), trips, false);
     s0 = nmlp_affine_plus(s0, nmlp_affine_var(l->q, b->s_rows));
     l->rows = b->s.n % b->s_rows == 0 && b->s.n % b->s.tile == 0 ? nmlp_size_const(b->s_rows)
                                                                  : nmlp_size_until(b->s_rows, b->s.n, s0, 1);
     return s0;
 }
 
-static nmlp_size contraction_trips(nmlp_strip_operand in) {
+nmlp_size nmlp_strip_contraction_trips(nmlp_strip_operand in) {
     int64_t tiles = nmlp_ceil_div(in.features, in.part);
     if (in.chunk < 0) return nmlp_size_const(tiles);
     if (tiles % in.tiles == 0) return nmlp_size_const(in.tiles);
     return nmlp_size_until(in.tiles, tiles, nmlp_affine_var(in.chunk, in.tiles), 1);
 }
 
-static nmlp_size contraction_parts(nmlp_strip_operand in, int k) {
+nmlp_size nmlp_strip_contraction_parts(nmlp_strip_operand in, int k) {
     if (in.features % in.part == 0) return nmlp_size_const(in.part);
     nmlp_affine at = nmlp_affine_var(k, in.part);
     if (in.chunk >= 0) at = nmlp_affine_plus(at, nmlp_affine_var(in.chunk, in.tiles * in.part));
@@ -160,8 +145,8 @@ static nmlp_size contraction_parts(nmlp_strip_operand in, int k) {
 }
 
 /* Tile k of the contraction in the weight block: plane, then k, then columns. */
-static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, int plane, int k,
-                                nmlp_size parts) {
+nmlp_buf_ref nmlp_strip_weight_tile(const nmlp_strip *b, const nmlp_strip_stream *w, const nmlp_tile_loops *l,
+                                    int plane, int k, nmlp_size parts) {
     int64_t columns = w->pack.columns;
     nmlp_buf_ref ring = nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, parts);
     if (w->resident || w->pieces > 1) {
@@ -183,54 +168,56 @@ static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_strip_stream *w,
     return nmlp_buf_range(ring, 0, at, l->columns);
 }
 
-static nmlp_buf_ref held_tile(const nmlp_strip *b, nmlp_strip_operand a, nmlp_affine tile, nmlp_size parts, int st) {
+nmlp_buf_ref nmlp_strip_held_tile(const nmlp_strip *b, nmlp_strip_operand a, nmlp_affine tile, nmlp_size parts,
+                                  int st) {
     nmlp_affine index = nmlp_affine_plus(nmlp_affine_const(a.first), tile);
     if (a.kept) index = nmlp_affine_plus(index, nmlp_affine_var(a.chunk, a.tiles));
     return nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(b->p, a.buffer), 0, parts), 0, index), 1, nmlp_at(st));
 }
 
-static nmlp_buf_ref accumulator(const nmlp_strip *b, nmlp_size parts, nmlp_size columns) {
+nmlp_buf_ref nmlp_strip_accumulator(const nmlp_strip *b, nmlp_size parts, nmlp_size columns) {
     return nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, b->acc), 0, parts), 0, nmlp_affine_const(0), columns);
 }
 
-/* acc[columns; rows] = one column tile of w^T in, summed over the contraction in PSUM. */
-static nmlp_buf_ref contract(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in, const tile_loops *l,
-                             int plane) {
+nmlp_buf_ref nmlp_strip_contract(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in,
+                                 const nmlp_tile_loops *l, int plane) {
     char name[NMLP_NAME_MAX];
     nmlp_program_append_alloc(b->p, b->acc);
-    nmlp_buf_ref acc = accumulator(b, l->columns, l->rows);
-    int k = nmlp_program_begin_loop(b->p, label(name, w, plane ? "k2" : "k"), contraction_trips(in), false);
-    nmlp_size parts = contraction_parts(in, k);
-    nmlp_buf_ref moving = nmlp_buf_range(held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_const(0), l->rows);
-    nmlp_program_append_matmul(b->p, acc, weight_tile(b, w, l, plane, k, parts), moving, nmlp_accumulate_over(1, &k));
+    nmlp_buf_ref acc = nmlp_strip_accumulator(b, l->columns, l->rows);
+    int k = nmlp_program_begin_loop(b->p, nmlp_strip_label(name, w, plane ? "k2" : "k"),
+                                    nmlp_strip_contraction_trips(in), false);
+    nmlp_size parts = nmlp_strip_contraction_parts(in, k);
+    nmlp_buf_ref moving =
+        nmlp_buf_range(nmlp_strip_held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_const(0), l->rows);
+    nmlp_program_append_matmul(b->p, acc, nmlp_strip_weight_tile(b, w, l, plane, k, parts), moving,
+                               nmlp_accumulate_over(1, &k));
     nmlp_program_end(b->p);
     return acc;
 }
 
 /* The tile of a held result that the loops point at. */
 static nmlp_buf_ref result_tile(const nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand out,
-                                const tile_loops *l) {
+                                const nmlp_tile_loops *l) {
     nmlp_affine tile = nmlp_affine_plus(nmlp_affine_var(l->block, w->block), nmlp_at(l->n));
     tile = nmlp_affine_plus(tile, nmlp_affine_const(w->first));
-    return nmlp_buf_range(held_tile(b, out, tile, l->columns, l->st), 2, nmlp_affine_const(0), l->rows);
+    return nmlp_buf_range(nmlp_strip_held_tile(b, out, tile, l->columns, l->st), 2, nmlp_affine_const(0), l->rows);
 }
 
-static void end_loops(nmlp_strip *b, int n) {
+void nmlp_strip_end_loops(nmlp_strip *b, int n) {
     for (int i = 0; i < n; i++) nmlp_program_end(b->p);
 }
 
-/* The column tile that the loops point at, counted from the first of the tensor. */
-static nmlp_affine column_tile(const tile_loops *l) { return nmlp_affine_plus(l->first, nmlp_at(l->n)); }
+nmlp_affine nmlp_strip_column_tile(const nmlp_tile_loops *l) { return nmlp_affine_plus(l->first, nmlp_at(l->n)); }
 
 /* dst = acc times the scales of its outputs, which lie on partitions. */
-static void take_scaled(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, int plane, nmlp_buf_ref dst,
-                        nmlp_buf_ref acc) {
-    nmlp_program_append_tensor_scalar(b->p, dst, acc, nmlp_strip_scale(b, w, plane, column_tile(l), l->columns),
+static void take_scaled(nmlp_strip *b, const nmlp_strip_stream *w, const nmlp_tile_loops *l, int plane,
+                        nmlp_buf_ref dst, nmlp_buf_ref acc) {
+    nmlp_program_append_tensor_scalar(b->p, dst, acc,
+                                      nmlp_strip_scale(b, w, plane, nmlp_strip_column_tile(l), l->columns),
                                       NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
 }
 
-/* dst = acc for the first chunk of the contraction, dst += acc for later ones. */
-static void take_sum(nmlp_strip *b, nmlp_buf_ref dst, nmlp_buf_ref acc, int chunk, nmlp_nc_engine copier) {
+void nmlp_strip_take_sum(nmlp_strip *b, nmlp_buf_ref dst, nmlp_buf_ref acc, int chunk, nmlp_nc_engine copier) {
     if (chunk >= 0) nmlp_program_begin_if(b->p, NMLP_WHEN_FIRST, chunk);
     if (copier == NMLP_ENGINE_SCALAR && b->rq->machine->scalar_tensor_copy <= 0) /* loads a function table */
         nmlp_program_append_activation(b->p, dst, acc, NMLP_FUNC_COPY, 1.0);
@@ -244,12 +231,12 @@ static void take_sum(nmlp_strip *b, nmlp_buf_ref dst, nmlp_buf_ref acc, int chun
 }
 
 /* Where plane `plane` of the current column tile begins in the packed tensor. */
-static nmlp_affine plane_start(const nmlp_strip_stream *w, const tile_loops *l, int plane) {
+static nmlp_affine plane_start(const nmlp_strip_stream *w, const nmlp_tile_loops *l, int plane) {
     nmlp_affine at = nmlp_affine_plus(l->at, nmlp_affine_var(l->n, nmlp_pack_tile_run(&w->pack)));
     return nmlp_affine_plus(at, nmlp_affine_const(nmlp_pack_plane_start(&w->pack, plane)));
 }
 
-static void load_plane(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, int plane) {
+static void load_plane(nmlp_strip *b, const nmlp_strip_stream *w, const nmlp_tile_loops *l, int plane) {
     if (w->apart) {
         int64_t run = nmlp_pack_plane_run(&w->pack, plane);
         nmlp_affine tile = nmlp_affine_plus(l->first, nmlp_at(l->n));
@@ -262,13 +249,13 @@ static void load_plane(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loo
 
 void nmlp_strip_project(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in,
                         const nmlp_strip_operand *out) {
-    tile_loops l;
+    nmlp_tile_loops l;
     if (w->first == w->end) return;
     begin_columns(b, w, in, out[0], &l);
     for (int plane = 0; plane < w->pack.planes; plane++) {
         if (w->split) load_plane(b, w, &l, plane);
-        begin_rows(b, w, &l);
-        nmlp_buf_ref acc = contract(b, w, in, &l, plane);
+        nmlp_strip_begin_rows(b, w, &l);
+        nmlp_buf_ref acc = nmlp_strip_contract(b, w, in, &l, plane);
         if (w->scaled)
             nmlp_program_append_tensor_tensor(b->p, result_tile(b, w, out[plane], &l), acc,
                                               nmlp_strip_root(b, l.st, l.columns, l.rows), NMLP_ALU_MUL,
@@ -276,12 +263,12 @@ void nmlp_strip_project(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_op
         else if (b->rq->fp8)
             take_scaled(b, w, &l, plane, result_tile(b, w, out[plane], &l), acc);
         else
-            take_sum(b, result_tile(b, w, out[plane], &l), acc, in.chunk, NMLP_ENGINE_VECTOR);
+            nmlp_strip_take_sum(b, result_tile(b, w, out[plane], &l), acc, in.chunk, NMLP_ENGINE_VECTOR);
         nmlp_program_end(b->p);
     }
     nmlp_affine tile = nmlp_affine_plus(nmlp_affine_var(l.block, w->block), nmlp_at(l.n));
     if (w->brings_x) nmlp_strip_load_ahead(b, in, tile, w->end - w->first);
-    end_loops(b, 2);
+    nmlp_strip_end_loops(b, 2);
 }
 
 static int silu_buffer(nmlp_strip *b, int64_t row_tiles) {
@@ -295,23 +282,23 @@ static int silu_buffer(nmlp_strip *b, int64_t row_tiles) {
     return nmlp_program_add_buffer(b->p, &tmp);
 }
 
-static nmlp_buf_ref silu_tile(const nmlp_strip *b, int silu, const tile_loops *l, bool split) {
+static nmlp_buf_ref silu_tile(const nmlp_strip *b, int silu, const nmlp_tile_loops *l, bool split) {
     nmlp_buf_ref s = nmlp_buf_parts(nmlp_buf_all(b->p, silu), 0, l->columns);
     s = nmlp_buf_at(s, 0, split ? nmlp_at(l->st) : nmlp_affine_const(0));
     return nmlp_buf_range(s, 1, nmlp_affine_const(0), l->rows);
 }
 
-static void take_gate(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, nmlp_buf_ref silu,
+static void take_gate(nmlp_strip *b, const nmlp_strip_stream *w, const nmlp_tile_loops *l, nmlp_buf_ref silu,
                       nmlp_buf_ref gate) {
     if (b->rq->fp8)
         nmlp_program_append_scaled(b->p, silu, gate, NMLP_FUNC_SILU,
-                                   nmlp_strip_scale(b, w, 0, column_tile(l), l->columns));
+                                   nmlp_strip_scale(b, w, 0, nmlp_strip_column_tile(l), l->columns));
     else
         nmlp_program_append_activation(b->p, silu, gate, NMLP_FUNC_SILU, 1.0);
 }
 
-static void take_up(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, nmlp_buf_ref dst, nmlp_buf_ref up,
-                    nmlp_buf_ref silu) {
+static void take_up(nmlp_strip *b, const nmlp_strip_stream *w, const nmlp_tile_loops *l, nmlp_buf_ref dst,
+                    nmlp_buf_ref up, nmlp_buf_ref silu) {
     nmlp_program_append_tensor_tensor(b->p, b->rq->fp8 ? silu : dst, up, silu, NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
     if (b->rq->fp8) take_scaled(b, w, l, 1, dst, silu);
 }
@@ -319,175 +306,36 @@ static void take_up(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops 
 /* One plane after the other, each with its own weights: gate for all rows of the strip, then up. */
 static void gate_split(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand a, nmlp_strip_operand c,
                        nmlp_strip_operand out) {
-    tile_loops l;
+    nmlp_tile_loops l;
     int silu = silu_buffer(b, nmlp_axis_tiles_per_block(b->s));
     begin_columns(b, w, a, out, &l);
     nmlp_program_append_alloc(b->p, silu);
     load_plane(b, w, &l, 0);
-    begin_rows(b, w, &l);
-    nmlp_buf_ref gate = contract(b, w, a, &l, 0);
+    nmlp_strip_begin_rows(b, w, &l);
+    nmlp_buf_ref gate = nmlp_strip_contract(b, w, a, &l, 0);
     take_gate(b, w, &l, silu_tile(b, silu, &l, true), gate);
     nmlp_program_end(b->p);
     load_plane(b, w, &l, 1);
-    begin_rows(b, w, &l);
-    nmlp_buf_ref up = contract(b, w, c, &l, 1);
+    nmlp_strip_begin_rows(b, w, &l);
+    nmlp_buf_ref up = nmlp_strip_contract(b, w, c, &l, 1);
     take_up(b, w, &l, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, true));
-    end_loops(b, 3);
+    nmlp_strip_end_loops(b, 3);
 }
 
 void nmlp_strip_gate(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand a, nmlp_strip_operand c,
                      nmlp_strip_operand out) {
-    tile_loops l;
+    nmlp_tile_loops l;
     if (w->split) {
         gate_split(b, w, a, c, out);
         return;
     }
     int silu = silu_buffer(b, 1);
     begin_columns(b, w, a, out, &l);
-    begin_rows(b, w, &l);
-    nmlp_buf_ref gate = contract(b, w, a, &l, 0);
+    nmlp_strip_begin_rows(b, w, &l);
+    nmlp_buf_ref gate = nmlp_strip_contract(b, w, a, &l, 0);
     nmlp_program_append_alloc(b->p, silu);
     take_gate(b, w, &l, silu_tile(b, silu, &l, false), gate);
-    nmlp_buf_ref up = contract(b, w, c, &l, 1);
+    nmlp_buf_ref up = nmlp_strip_contract(b, w, c, &l, 1);
     take_up(b, w, &l, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, false));
-    end_loops(b, 3);
-}
-
-/* The rows of an output buffer that the loops point at. */
-static nmlp_buf_ref rows_of(const nmlp_strip *b, int buffer, const tile_loops *l) {
-    nmlp_buf_ref out = nmlp_buf_parts(nmlp_buf_all(b->p, buffer), 0, l->rows);
-    return nmlp_buf_at(nmlp_buf_at(out, 0, nmlp_at(l->st)), 1, nmlp_at(l->q));
-}
-
-/* Rows leave PSUM by ScalarE, since VectorE has the results of all other products; but the last ones by whoever is
- * quicker from start to readable result. */
-static nmlp_nc_engine row_copier(const nmlp_strip *b, const nmlp_strip_stream *w) {
-    const nmlp_machine *m = b->rq->machine;
-    double n = (double)w->pack.columns, vector = m->vector_overhead_ns + n / m->vector_clock_ghz + m->vector_latency_ns,
-           scalar = m->scalar_overhead_ns + n / m->scalar_clock_ghz + m->scalar_latency_ns;
-    return w->resident && vector < scalar ? NMLP_ENGINE_VECTOR : NMLP_ENGINE_SCALAR;
-}
-
-/* Rows of y: the sum, and with a residual what x adds. Sums over chunks start from x, which is in `dst` already. */
-static void take_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_rows_out out, const tile_loops *l,
-                      nmlp_affine column, nmlp_buf_ref acc, int chunk) {
-    nmlp_buf_ref dst = nmlp_buf_range(rows_of(b, out.buffer, l), 2, column, l->columns);
-    if (b->rq->fp8) {
-        nmlp_affine first = nmlp_affine_times(column_tile(l), w->pack.columns);
-        nmlp_program_append_tensor_tensor(b->p, dst, acc, nmlp_strip_row_scale(b, w, first, l->columns, l->rows),
-                                          NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
-        return;
-    }
-    if (!b->rq->fuse.residual) {
-        take_sum(b, dst, acc, chunk, row_copier(b, w));
-        return;
-    }
-    nmlp_buf_ref x = chunk >= 0 ? dst : nmlp_buf_range(rows_of(b, out.residual, l), 2, column, l->columns);
-    nmlp_program_append_tensor_tensor(b->p, dst, acc, x, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
-}
-
-/* acc[rows; columns]: the strip is stationary, the weights move. */
-static void contract_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in, const tile_loops *l,
-                          nmlp_rows_out out, nmlp_affine out_column) {
-    char name[NMLP_NAME_MAX];
-    nmlp_program_append_alloc(b->p, b->acc);
-    nmlp_buf_ref acc = accumulator(b, l->rows, l->columns);
-    int k = nmlp_program_begin_loop(b->p, label(name, w, "k"), contraction_trips(in), false);
-    nmlp_size parts = contraction_parts(in, k);
-    nmlp_buf_ref rows =
-        nmlp_buf_range(held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_var(l->q, b->s_rows), l->rows);
-    nmlp_program_append_matmul(b->p, acc, rows, weight_tile(b, w, l, 0, k, parts), nmlp_accumulate_over(1, &k));
-    nmlp_program_end(b->p);
-    take_rows(b, w, out, l, out_column, acc, in.chunk);
-}
-
-/* Stores the output buffer, from column tile `tile` of the stream on; or, on the queue of x, loads these rows of x into
- * `buffer`. */
-static void move_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_rows_out out, int buffer, nmlp_affine tile,
-                      int queue) {
-    tile_loops l;
-    bool load = queue == X_QUEUE;
-    int64_t width = out.tiles * w->pack.columns, limit = w->end * w->pack.columns;
-    nmlp_affine s0 = begin_row_pieces(b, w, &l, load ? "rs" : "ss", load ? "rq" : "sq"),
-                col = nmlp_affine_times(nmlp_affine_plus(tile, nmlp_affine_const(w->first)), w->pack.columns);
-    bool even = limit <= w->pack.n && (w->end - w->first) % out.tiles == 0;
-    if (limit > w->pack.n) limit = w->pack.n;
-    nmlp_size n = even ? nmlp_size_const(width) : nmlp_size_until(width, limit, col, 1);
-    nmlp_buf_ref rows = nmlp_buf_range(rows_of(b, buffer, &l), 2, nmlp_affine_const(0), n);
-    if (load)
-        nmlp_program_append_load(b->p, rows, nmlp_hbm_rect(b->x, s0, l.rows, col, n), queue);
-    else
-        nmlp_program_append_store(b->p, nmlp_hbm_rect(b->y, s0, l.rows, col, n), rows, queue);
-    end_loops(b, 2);
-}
-
-void nmlp_strip_load_held(nmlp_strip *b, const nmlp_strip_stream *w) {
-    if (!w->resident) return;
-    char text[2 * NMLP_NAME_MAX];
-    snprintf(text, sizeof text, "%s has room of its own and comes in blocks that shrink", w->weight);
-    nmlp_program_add_comment(b->p, text);
-    int64_t origin = w->origin * w->pack.chunk_tiles, from = origin;
-    for (int i = 0; i < w->taper.n; i++) {
-        load_tile_rows(b, w, nmlp_affine_const(from * w->pack.columns), from - origin, w->taper.end[i] - from);
-        from = w->taper.end[i];
-    }
-}
-
-static void load_tail(nmlp_strip *b, const nmlp_strip_stream *tail) {
-    int64_t run = nmlp_pack_tile_run(&tail->pack), k_tiles = tail->pack.chunk_tiles;
-    nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&tail->pack)), elems = nmlp_size_const(run);
-    int t = nmlp_program_begin_loop(b->p, "tail_t", nmlp_size_const(tail->end - tail->first), false);
-    nmlp_affine at = nmlp_affine_plus(nmlp_affine_const(tail->first * run), nmlp_affine_var(t, run));
-    nmlp_buf_ref dst = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, tail->ring), 0, rows), 0,
-                                      nmlp_affine_var(t, k_tiles), nmlp_size_const(k_tiles));
-    nmlp_program_append_load(b->p, dst, nmlp_hbm_rect(tail->tensor, nmlp_affine_const(0), rows, at, elems),
-                             WEIGHT_QUEUE);
-    nmlp_program_end(b->p);
-}
-
-/* `tail`: what to load behind the block of `w`; NULL: nothing. */
-static void project_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in, nmlp_rows_out out,
-                         const nmlp_strip_stream *tail, int queue) {
-    char name[NMLP_NAME_MAX];
-    tile_loops l;
-    bool whole = in.chunk >= 0;
-    nmlp_strip_operand group = {.chunk = -1};
-    if (!whole) {
-        int64_t groups = nmlp_ceil_div(w->end - w->first, out.tiles);
-        group.tiles = out.tiles;
-        group.chunk = nmlp_program_begin_loop(b->p, label(name, w, "g"), nmlp_size_const(groups), false);
-        nmlp_program_append_alloc(b->p, out.buffer);
-        if (out.residual >= 0) {
-            nmlp_program_append_alloc(b->p, out.residual);
-            move_rows(b, w, out, out.residual, nmlp_affine_var(group.chunk, out.tiles), X_QUEUE);
-        }
-    }
-    begin_blocks(b, w, in, group, &l);
-    if (tail) load_tail(b, tail);
-    begin_tiles(b, w, &l);
-    begin_row_pieces(b, w, &l, "s", "q");
-    nmlp_affine tile = nmlp_affine_plus(nmlp_affine_var(l.block, w->block), nmlp_at(l.n));
-    contract_rows(b, w, in, &l, out, nmlp_affine_times(tile, w->pack.columns));
-    end_loops(b, 4);
-    if (whole) return;
-    move_rows(b, w, out, out.buffer, nmlp_affine_var(group.chunk, out.tiles), queue);
-    nmlp_program_end(b->p);
-}
-
-void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_strip_operand in) {
-    for (int i = 0; i < last->n_parts; i++) {
-        const nmlp_strip_stream *next = i + 1 < last->n_parts ? &last->part[i + 1] : NULL;
-        bool comes_now = next && next->resident && !last->part[i].resident;
-        int queue = i > 0 && !next ? LAST_QUEUE : STORE_QUEUE;
-        project_rows(b, &last->part[i], in, last->out[i], comes_now ? next : NULL, queue);
-    }
-}
-
-void nmlp_strip_store(nmlp_strip *b, const nmlp_last_product *last) {
-    move_rows(b, &last->part[0], last->out[0], last->out[0].buffer, nmlp_affine_const(0), STORE_QUEUE);
-}
-
-void nmlp_strip_load_residual(nmlp_strip *b, const nmlp_last_product *last) {
-    if (b->rq->fuse.residual)
-        move_rows(b, &last->part[0], last->out[0], last->out[0].buffer, nmlp_affine_const(0), X_QUEUE);
+    nmlp_strip_end_loops(b, 3);
 }

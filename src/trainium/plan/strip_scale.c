@@ -1,17 +1,21 @@
 /* Scales of FP8 weights, one in fp32 for each output. Where outputs lie on partitions, a scale is one number of a
  * partition, which instructions that read PSUM apply as they go. Where outputs lie along the free axis, every partition
- * needs all of them: the product of a column of ones and the row of scales, exact in fp32, spreads them once. */
+ * needs all of them: the product of a column of ones and the row of scales, exact in fp32, spreads them once. A single
+ * row of activations needs one partition, where they are already. Where results of the last product are turned
+ * (nmlp_turn) the row of its scales must lie on partitions: its product with 1. */
 #include "trainium/plan/strip.h"
 
 #include <stdio.h>
 
-enum { SCALE_QUEUE = 2 /* that of the stores, idle at the start */ };
+enum { SCALE_QUEUE = 1 /* that of x, behind it: the first weights do not wait for them */ };
 
 static int64_t spread_rows(const nmlp_strip *b) { return nmlp_min(b->rq->shape.s, b->s_rows); }
 
 int64_t nmlp_strip_scale_bytes(const nmlp_kernel_request *rq, int64_t n, int64_t columns, int64_t planes, bool rows) {
     if (!rq->fp8) return 0;
-    int64_t elems = rows ? 2 * n + (int64_t)rq->machine->stationary_max : nmlp_ceil_div(n, columns) * planes;
+    int64_t spread = rq->shape.s > 1 ? n + (int64_t)rq->machine->stationary_max : 0;
+    int64_t elems = nmlp_ceil_div(n, columns) * planes;
+    if (rows) elems += n + spread;
     return elems * (int64_t)nmlp_nc_dtype_bytes(NMLP_NC_FP32);
 }
 
@@ -48,9 +52,12 @@ void nmlp_strip_declare_scales(nmlp_strip *b, nmlp_strip_stream *w, bool rows) {
     if (!b->rq->fp8) return;
     if (rows) {
         w->scale_tensor[0] = scale_tensor(b, w->weight, 1, w->pack.n);
-        w->scale[0] = add(b, w->weight, "_s", 1, w->pack.n);
-        w->scale[1] = add(b, w->weight, "_spread", spread_rows(b), w->pack.n);
+        w->scale[0] = w->scale[1] = add(b, w->weight, "_s", 1, w->pack.n);
         b->one = add(b, "one", "", 1, spread_rows(b));
+        if (b->plan.turn != NMLP_TURN_NONE)
+            b->stood = add(b, w->weight, "_stood", b->parts, nmlp_pack_n_tiles(&w->pack));
+        if (b->plan.turn != NMLP_TURN_ALL && spread_rows(b) > 1)
+            w->scale[1] = add(b, w->weight, "_spread", spread_rows(b), w->pack.n);
         return;
     }
     if (!w->apart) {
@@ -66,10 +73,10 @@ static nmlp_buf_ref line(const nmlp_strip *b, int buffer, nmlp_size parts, nmlp_
 }
 
 /* spread[row; n] = 1 * scale[n], as many columns at a time as PSUM takes. */
-static void spread(nmlp_strip *b, const nmlp_strip_stream *w) {
+void nmlp_strip_spread_scales(nmlp_strip *b, const nmlp_strip_stream *w) {
+    if (!b->rq->fp8 || w->scale[1] == w->scale[0]) return;
     int64_t n = w->pack.n, width = b->p->buffers[b->acc].dims[0];
     nmlp_size rows = nmlp_size_const(spread_rows(b)), one = nmlp_size_const(1);
-    nmlp_program_append_memset(b->p, nmlp_buf_all(b->p, b->one), 1.0, NMLP_ENGINE_VECTOR);
     int t = nmlp_program_begin_loop(b->p, "spread_t", nmlp_size_const(nmlp_ceil_div(n, width)), false);
     nmlp_affine at = nmlp_affine_var(t, width);
     nmlp_size columns = n % width == 0 ? nmlp_size_const(width) : nmlp_size_until(width, n, at, 1);
@@ -81,7 +88,23 @@ static void spread(nmlp_strip *b, const nmlp_strip_stream *w) {
     nmlp_program_end(b->p);
 }
 
-void nmlp_strip_load_scales(nmlp_strip *b, const nmlp_strip_stream *w, bool rows) {
+/* stood[n; tile] = scale[tile, n] * 1. */
+void nmlp_strip_stand_scales(nmlp_strip *b, const nmlp_strip_stream *w) {
+    if (!b->rq->fp8 || b->plan.turn == NMLP_TURN_NONE) return;
+    nmlp_size one = nmlp_size_const(1);
+    int t = nmlp_program_begin_loop(b->p, "stand_t", nmlp_size_const(nmlp_pack_n_tiles(&w->pack)), false);
+    nmlp_affine at = nmlp_affine_var(t, w->pack.columns);
+    nmlp_size columns = w->pack.n % w->pack.columns == 0 ? nmlp_size_const(w->pack.columns)
+                                                         : nmlp_size_until(w->pack.columns, w->pack.n, at, 1);
+    nmlp_program_append_alloc(b->p, b->acc);
+    nmlp_buf_ref column = line(b, b->acc, columns, nmlp_affine_const(0), one);
+    nmlp_program_append_matmul(b->p, column, line(b, w->scale[0], one, at, columns),
+                               line(b, b->one, one, nmlp_affine_const(0), one), nmlp_accumulate_none());
+    nmlp_program_append_copy(b->p, line(b, b->stood, columns, nmlp_at(t), one), column, NMLP_ENGINE_VECTOR);
+    nmlp_program_end(b->p);
+}
+
+void nmlp_strip_load_scales(nmlp_strip *b, const nmlp_strip_stream *w) {
     if (!b->rq->fp8) return;
     for (int plane = 0; plane < 2; plane++) {
         if (w->scale_tensor[plane] < 0) continue;
@@ -91,7 +114,6 @@ void nmlp_strip_load_scales(nmlp_strip *b, const nmlp_strip_stream *w, bool rows
             b->p, line(b, w->scale[plane], parts, nmlp_affine_const(0), n),
             nmlp_hbm_rect(w->scale_tensor[plane], nmlp_affine_const(0), parts, nmlp_affine_const(0), n), SCALE_QUEUE);
     }
-    if (rows) spread(b, w);
 }
 
 nmlp_buf_ref nmlp_strip_scale(const nmlp_strip *b, const nmlp_strip_stream *w, int plane, nmlp_affine tile,
@@ -99,6 +121,10 @@ nmlp_buf_ref nmlp_strip_scale(const nmlp_strip *b, const nmlp_strip_stream *w, i
     nmlp_affine at =
         w->apart ? tile : nmlp_affine_plus(nmlp_affine_times(tile, w->pack.planes), nmlp_affine_const(plane));
     return line(b, w->scale[plane], parts, at, nmlp_size_const(1));
+}
+
+nmlp_buf_ref nmlp_strip_stood_scale(const nmlp_strip *b, nmlp_affine tile, nmlp_size parts) {
+    return line(b, b->stood, parts, tile, nmlp_size_const(1));
 }
 
 nmlp_buf_ref nmlp_strip_row_scale(const nmlp_strip *b, const nmlp_strip_stream *w, nmlp_affine column,

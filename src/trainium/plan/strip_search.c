@@ -229,7 +229,7 @@ static choices taper_choices(const search *s, const nmlp_strip_plan *plan) {
                   nmlp_tiling_get(given, "okb", 0) > 0;
     int64_t held = plan->act_chunk * (int64_t)s->rq->machine->partitions;
     bool whole = plan->rows >= s->rq->shape.s && (s->op != NMLP_PLAN_MLP || held >= s->rq->shape.o);
-    choices c = {.v = {1, 4, 8}, .n = few_rows(s->rq) && !ringed ? 3 : 0};
+    choices c = {.v = {1, 4, 8, 16}, .n = few_rows(s->rq) && !ringed ? (s->rq->fp8 ? 4 : 3) : 0};
     if (fixed(s->rq, "taper", &c)) c.n = c.v[0] > 0;
     if (!whole) c.n = 0;
     return c;
@@ -241,7 +241,7 @@ static void try_taper(search *s, nmlp_strip_plan plan, int64_t n) {
     if (fixed(s->rq, "on", &stores))
         stores.v[0] = nmlp_min(stores.v[0], tiles);
     else
-        for (int64_t t = 2; t <= 4; t += 2) add_choice(&stores, nmlp_min(t, tiles));
+        for (int64_t t = 2; t <= (plan.turn ? 8 : 4); t *= 2) add_choice(&stores, nmlp_min(t, tiles));
     for (int i = 0; i < taper.n; i++) {
         plan.tail = 0;
         plan.taper = taper.v[i];
@@ -249,18 +249,37 @@ static void try_taper(search *s, nmlp_strip_plan plan, int64_t n) {
     }
 }
 
+static void try_ends(search *s, nmlp_strip_plan plan, int64_t n) {
+    try_taper(s, plan, n);
+    if (nmlp_tiling_get(s->rq->tiling, "taper", 0) > 0) return;
+    choices tail = tail_choices(s->rq, nmlp_ceil_div(n, plan.columns));
+    for (int j = 0; j < tail.n; j++) {
+        if (plan.turn == NMLP_TURN_BUT_TAIL && tail.v[j] == 0) continue;
+        plan.tail = tail.v[j];
+        choices stores = store_choices(s->rq, n, plan.columns, plan.tail);
+        try_runs(s, plan, &stores);
+    }
+}
+
+/* Weights of the last product stationary: where its rows are few and its sums complete, in tiles that fit. */
+static choices turn_choices(const search *s, const nmlp_strip_plan *plan) {
+    int64_t held = plan->act_chunk * (int64_t)s->rq->machine->partitions;
+    bool may = s->op == NMLP_PLAN_MLP && few_rows(s->rq) && held >= s->rq->shape.o && plan->rows >= s->rq->shape.s &&
+               plan->columns <= (int64_t)s->rq->machine->stationary_max && !s->rq->fuse.residual;
+    choices c = {.v = {NMLP_TURN_NONE, NMLP_TURN_ALL, NMLP_TURN_BUT_TAIL}, .n = may ? 3 : 1};
+    if (may) fixed(s->rq, "turn", &c);
+    return c;
+}
+
 static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
     choices columns = column_choices(s->rq, n);
     plan.out_copies = nmlp_tiling_get(s->rq->tiling, "ocopies", brief(s->rq) ? 2 : 1);
     for (int i = 0; i < columns.n; i++) {
         plan.columns = columns.v[i];
-        try_taper(s, plan, n);
-        if (nmlp_tiling_get(s->rq->tiling, "taper", 0) > 0) continue;
-        choices tail = tail_choices(s->rq, nmlp_ceil_div(n, plan.columns));
-        for (int j = 0; j < tail.n; j++) {
-            plan.tail = tail.v[j];
-            choices stores = store_choices(s->rq, n, plan.columns, plan.tail);
-            try_runs(s, plan, &stores);
+        choices turn = turn_choices(s, &plan);
+        for (int j = 0; j < turn.n; j++) {
+            plan.turn = turn.v[j];
+            try_ends(s, plan, n);
         }
     }
 }
@@ -378,6 +397,7 @@ nmlp_status nmlp_strip_plan_tiling(nmlp_tiling *tiling, const nmlp_strip_plan *p
         {"xl", p->x_load > 0 ? p->x_load : 1},
         {"ac", p->act_chunk},
         {"cols", p->columns},
+        {"turn", p->turn},
         {"wkb", p->ring_bytes / 1024},
         {"ring", p->ring},
         {"on", p->out_tiles},

@@ -73,6 +73,12 @@ int64_t nmlp_taper_cut(nmlp_taper *t, int64_t k_tiles, int64_t cap) {
     return from;
 }
 
+double nmlp_turn_cycles(const nmlp_kernel_request *rq, int64_t columns) {
+    const nmlp_machine *m = rq->machine;
+    double passes = m->tensor_fp32_passes / (m->generation >= 3 ? 2 : 1);
+    return fmax((double)columns, m->tensor_min_cycles) * (rq->fuse.residual || rq->dtype == NMLP_NC_FP32 ? passes : 1);
+}
+
 nmlp_taper_plan nmlp_taper_plan_of(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, const nmlp_pack *before,
                                    const nmlp_pack *last) {
     const nmlp_machine *m = rq->machine;
@@ -82,7 +88,10 @@ nmlp_taper_plan nmlp_taper_plan_of(const nmlp_kernel_request *rq, const nmlp_str
     nmlp_taper_plan late = {0};
     int n = 0;
     if (before) segments[n++] = nmlp_taper_weights_of(m, before, rq->shape.s, false, elem);
-    segments[n++] = nmlp_taper_weights_of(m, last, rq->shape.s, true, elem);
+    segments[n++] = nmlp_taper_weights_of(m, last, rq->shape.s, plan->turn != NMLP_TURN_ALL, elem);
+    if (plan->turn == NMLP_TURN_ALL)
+        segments[n - 1].tensor_ns += nmlp_turn_cycles(rq, last->columns) / m->tensor_clock_ghz / m->tensor_sustained /
+                                     (double)nmlp_pack_k_tiles(last);
     late.few = nmlp_taper_blocks(tapers, segments, n, plan->taper, m);
     late.last = tapers[n - 1];
     if (!before || !late.few) return late;

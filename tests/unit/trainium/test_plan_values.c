@@ -156,6 +156,35 @@ static void fp8_mlps_match_float64_at_random_shapes_and_ranks(void **state) {
     }
 }
 
+/* Few rows, stationary weights of the last product, whose results are turned: single tiles at the end or shrinking
+ * blocks, groups that do not divide the tiles, ragged tiles. */
+static void turned_results_match_float64_at_random_shapes(void **state) {
+    (void)state;
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, 23);
+    for (int i = 0; i < 120; i++) {
+        nmlp_err err = {0};
+        nmlp_tiling fix = {0};
+        int64_t rank[3];
+        for (int k = 0; k < 3; k++) rank[k] = nmlp_rng_below(&rng, 3) == 0 ? 0 : odd_size(&rng, 300);
+        nmlp_kernel_request rq = {.shape = {pick(&rng, 1, 128), odd_size(&rng, 700), 0, odd_size(&rng, 600)},
+                                  .tiling = &fix,
+                                  .fp8 = nmlp_rng_below(&rng, 2) == 0};
+        if (nmlp_rng_below(&rng, 3) == 0) rq.shape.s = 1;
+        nmlp_kernel_set_ranks(&rq, (nmlp_mlp_ranks){rank[0], rank[1], rank[2], false});
+        if (nmlp_rng_below(&rng, 2) == 0)
+            nmlp_assert_ok(nmlp_tiling_set(&fix, "taper", pick(&rng, 1, 6), &err), &err);
+        else
+            nmlp_assert_ok(nmlp_tiling_set(&fix, "tail", pick(&rng, 1, 2), &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(&fix, "turn", rq.shape.h > 128 ? pick(&rng, 1, 2) : 1, &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(&fix, "cols", pick(&rng, 1, 2) * 64, &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(&fix, "on", pick(&rng, 1, 4), &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(&fix, "ac", (rq.shape.o + 127) / 128, &err), &err);
+        if (nmlp_rng_below(&rng, 2) == 0) nmlp_assert_ok(nmlp_tiling_set(&fix, "wkb", 1, &err), &err);
+        check_plan(NMLP_PLAN_MLP, rq, &rng);
+    }
+}
+
 static void planned_kernels_match_float64_at_random_shapes(void **state) {
     (void)state;
     nmlp_rng rng;
@@ -207,6 +236,7 @@ int main(void) {
         cmocka_unit_test(planned_kernels_match_float64_at_random_shapes),
         cmocka_unit_test(mixed_mlps_match_float64_at_random_shapes_and_ranks),
         cmocka_unit_test(fp8_mlps_match_float64_at_random_shapes_and_ranks),
+        cmocka_unit_test(turned_results_match_float64_at_random_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
