@@ -115,7 +115,14 @@ mlp:9,256,0,500:taper=2:::fp8
 mlp:100,300,640,1100:taper=1,oring=1,okb=2,cols=128:::fp8
 mlp:20,200,64,300::fp16::fp8
 mlp:100,384,128,256:x=1:::fp8
+mlp:1,256,0,512::::fp8+norm+residual
+mlp:130,200,0,300::::fp8+norm+residual
+mlp:37,300,0,260:::0/112/130:fp8+norm
+mlp:600,256,0,384:::112/240/128:fp8+norm+residual
+mlp:5,300,140,260::::fp8+residual
 mlp:1,600,0,256:cols=128,turn=1,tail=1,on=2
+mlp:9,600,140,256:cols=128,turn=2,taper=1,on=2:::fp8+norm+residual
+mlp:9,600,0,256:cols=128,turn=1,tail=1,on=2:::norm+residual
 mlp:3,600,128,256:cols=128,turn=2,tail=2,on=3,wkb=1
 mlp:20,300,64,300:cols=128,turn=1,taper=2:fp32
 mlp:1,600,140,256:cols=128,turn=1,taper=1,on=2:::fp8
@@ -163,7 +170,7 @@ def make_arguments(module, tensors):
     def kind(name):  # of kernels with weights in fp8: matrices are codes, scales stay as they are
         if not any(t[2] == "fp8" for t in given) or name == given[0][0]:
             return dtype
-        return "fp32" if name.endswith("_scale") else "fp8"
+        return "fp32" if name.endswith("_scale") or name == "norm" else "fp8"
 
     matrices = {name: rounded(a, kind(name)) for name, a in module.inputs(1).items()}
     return [rounded(a, t[2]) for a, t in zip(module.arguments(matrices), given)], matrices

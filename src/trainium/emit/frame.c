@@ -135,6 +135,7 @@ static const char *meaning_of(const nmlp_emit_source *src, int tensor) {
     if (t->role != NMLP_ROLE_WEIGHT) return nmlp_role_name(t->role);
     if (!nmlp_emit_weight_of(src->p, tensor, &w)) return "weights";
     if (w.scales) return "scales of the outputs";
+    if (w.gain) return "weights of the norm";
     if (!w.packed) return "weights, [inputs, outputs]";
     if (nmlp_program_cores(src->p) > 1)
         return w.cores > 1 ? "weights in tiles, a core's beside the other's" : "weights in tiles, for both cores";

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "trainium/emit/frame.h"
+#include "trainium/neuron/pack.h"
 #include "trainium/neuron/program_cores.h"
 
 bool nmlp_emit_frame_packs(const nmlp_emit_source *src) {
@@ -75,6 +76,10 @@ static void put_pack_scales(nmlp_emit_source *src) {
 
 /* "pack_scales([a, b], 128)", or the scales themselves where they stay in a row. */
 static void put_scales(const nmlp_emit_weight *w, const char *prefix, const char *suffix, nmlp_str *out) {
+    if (w->gain) {
+        nmlp_str_printf(out, "pack_scales([%s%s%s], %" PRId64 ")", prefix, w->matrix[0], suffix, w->columns);
+        return;
+    }
     if (w->tiles > 0) nmlp_str_puts(out, "pack_scales([");
     for (int i = 0; i < w->n_planes; i++)
         nmlp_str_printf(out, "%s%s%s_scale%s", i ? ", " : "", prefix, w->matrix[i], suffix);
@@ -85,7 +90,7 @@ void nmlp_emit_frame_argument(const nmlp_emit_source *src, int tensor, const cha
                               nmlp_str *out) {
     nmlp_emit_weight w;
     if (!nmlp_emit_weight_of(src->p, tensor, &w)) return;
-    if (w.scales) {
+    if (w.scales || w.gain) {
         put_scales(&w, prefix, suffix, out);
         return;
     }
@@ -129,6 +134,14 @@ static void put_inputs(nmlp_emit_source *src, const nmlp_emit_math *math) {
             bool weight = src->p->tensors[t].role == NMLP_ROLE_WEIGHT;
             nmlp_str factor;
             nmlp_str_init(&factor);
+            if (w.gain) {
+                nmlp_emit_source_line(src, "    \"%s\": rng.uniform(0.5, 1.5, (1, %s)).astype(np.float32),",
+                                      w.matrix[i], nmlp_str_text(&n));
+                nmlp_emit_source_part_end(src, &factor);
+                nmlp_emit_source_part_end(src, &k);
+                nmlp_emit_source_part_end(src, &n);
+                continue;
+            }
             if (w.scales) { /* which make up for the size of the codes, each differently */
                 nmlp_emit_source_line(src,
                                       "    \"%s_scale\": rng.uniform(0.5, 1.5, (1, %s)).astype(np.float32)"
@@ -198,7 +211,8 @@ static void put_reference(nmlp_emit_source *src, const nmlp_emit_math *math) {
     nmlp_emit_source_line(src, math->x_transposed ? "x = m[\"xT\"].T" : "x = m[\"x\"]");
     if (math->residual) nmlp_emit_source_line(src, "given = x");
     if (math->epsilon > 0)
-        nmlp_emit_source_line(src, "x = x / np.sqrt((x * x).mean(1, keepdims=True) + %.12g)", math->epsilon);
+        nmlp_emit_source_line(src, "x = x / np.sqrt((x * x).mean(1, keepdims=True) + %.12g)%s", math->epsilon,
+                              math->fp8 ? " * m[\"" NMLP_GAIN_TENSOR "\"]" : "");
     if (math->op == NMLP_EMIT_OP_XW)
         nmlp_emit_source_line(src, "y = x @ m[\"w\"]");
     else if (math->op == NMLP_EMIT_OP_XUV)
@@ -212,9 +226,10 @@ static void put_reference(nmlp_emit_source *src, const nmlp_emit_math *math) {
 
 /* Codes above 240 are never made, so that the e4m3 of PyTorch and that of the device mean the same. */
 static void put_kind(nmlp_emit_source *src) {
-    def(src, "kind(name, dtype)", "The type of an argument: fp8 for weights, float32 for their scales.");
-    static const char *const lines[] = {"if name.endswith(\"_scale\"):", "    return np.float32",
-                                        "return dtype if name in (\"x\", \"xT\") else ml_dtypes.float8_e4m3", NULL};
+    def(src, "kind(name, dtype)", "The type of an argument: fp8 for weights, float32 for scales and a norm's weights.");
+    static const char *const lines[] = {
+        "if name.endswith(\"_scale\") or name == \"" NMLP_GAIN_TENSOR "\":", "    return np.float32",
+        "return dtype if name in (\"x\", \"xT\") else ml_dtypes.float8_e4m3", NULL};
     put_lines(src, lines);
     src->depth--;
 }

@@ -46,6 +46,7 @@ static const char *find_letter(const nmlp_program *p, const char *letter, int64_
 bool nmlp_emit_weight_is_split(const nmlp_emit_weight *w) {
     const char *name = w->matrix[0];
     if (!name || strlen(name) < 2) return false;
+    if (w->gain) return false;
     if (w->scales) return strcmp(name + 1, "_down") != 0 && name[0] != 'u'; /* follow the outputs */
     return strcmp(name + 1, "_down") == 0 ? name[0] != 'v' : name[0] != 'u';
 }
@@ -89,6 +90,17 @@ static bool find_scales(const nmlp_program *p, int tensor, nmlp_emit_weight *w) 
     return false;
 }
 
+static bool find_gain(const nmlp_program *p, const nmlp_tensor *t, nmlp_emit_weight *w) {
+    int64_t h;
+    w->n_name = find_letter(p, "H", &h);
+    w->n = h;
+    w->k[0] = 1;
+    w->gain = true;
+    w->columns = t->rows;
+    w->tiles = t->cols;
+    return w->n_name && (h + t->rows - 1) / t->rows == t->cols;
+}
+
 bool nmlp_emit_weight_of(const nmlp_program *p, int tensor, nmlp_emit_weight *w) {
     const nmlp_tensor *t = &p->tensors[tensor];
     *w = (nmlp_emit_weight){.matrix = {t->name, NULL}, .n_planes = 1, .k = {t->rows, 0}, .n = t->cols, .cores = 1};
@@ -106,13 +118,13 @@ bool nmlp_emit_weight_of(const nmlp_program *p, int tensor, nmlp_emit_weight *w)
         }
         return set_packing(p, t, w);
     }
-    return find_scales(p, tensor, w);
+    return strcmp(t->name, NMLP_GAIN_TENSOR) == 0 ? find_gain(p, t, w) : find_scales(p, tensor, w);
 }
 
 static bool has_matrix(const nmlp_program *p, const char *name) {
     for (size_t t = 0; t < p->n_tensors; t++) {
         nmlp_emit_weight w;
-        if (!nmlp_emit_weight_of(p, (int)t, &w) || w.scales) continue;
+        if (!nmlp_emit_weight_of(p, (int)t, &w) || w.scales || w.gain) continue;
         for (int i = 0; i < w.n_planes; i++)
             if (strcmp(w.matrix[i], name) == 0) return true;
     }

@@ -1,8 +1,8 @@
 /* How the weight tensors of a program come from matrices of the model.
  *
  * A tensor is a matrix [K,N] itself, or one or two matrices (planes) with as many columns packed into tiles
- * (neuron/pack.h), or, named after such a tensor with "_scale", the scales of its outputs. Which matrices follows from
- * the tensor's name, and is only believed when the extents agree. */
+ * (neuron/pack.h), or, named after such a tensor with "_scale", the scales of its outputs, or the weights of a norm.
+ * Which matrices follows from the tensor's name, and is only believed when the extents agree. */
 #ifndef NMLP_TRAINIUM_EMIT_WEIGHTS_H
 #define NMLP_TRAINIUM_EMIT_WEIGHTS_H
 
@@ -19,6 +19,7 @@ typedef struct nmlp_emit_weight {
     int64_t cores;   /* whose packings stand side by side; 1 where all read the same */
     bool scales;     /* the tensor has the scales of the outputs of these matrices, by tile or in one row (tiles 0) */
     int64_t tiles;   /* columns of such a tensor that a plane fills */
+    bool gain;       /* the tensor has the norm's weights, by tile as scales */
 } nmlp_emit_weight;
 
 /* False: the tensor's contents are not known (an output, a scratch tensor, a packing of another kind). */

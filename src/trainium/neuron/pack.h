@@ -53,4 +53,8 @@ int nmlp_pack_declare(nmlp_program *program, const char *name, nmlp_nc_dtype dty
 /* False for a tensor that is not packed. */
 bool nmlp_pack_find(const nmlp_program *program, const char *name, nmlp_pack *pack);
 
+/* The norm's weights as a tensor of their own, where matrices are codes of FP8: weight k in row k mod rows of column
+ * k / rows. */
+#define NMLP_GAIN_TENSOR "norm"
+
 #endif

@@ -10,7 +10,7 @@ static void put_packing(nmlp_json_writer *w, const nmlp_package *package, const 
         nmlp_emit_weight weight;
         nmlp_pack pack;
         if (p->tensors[t].role != NMLP_ROLE_WEIGHT || !nmlp_emit_weight_of(p, (int)t, &weight)) continue;
-        if (!weight.scales && !nmlp_pack_find(p, p->tensors[t].name, &pack)) continue;
+        if (!weight.scales && !weight.gain && !nmlp_pack_find(p, p->tensors[t].name, &pack)) continue;
         nmlp_json_begin_object(w, NULL);
         nmlp_json_put_string(w, "tensor", p->tensors[t].name);
         nmlp_json_begin_array(w, "shape");
@@ -23,6 +23,9 @@ static void put_packing(nmlp_json_writer *w, const nmlp_package *package, const 
         if (weight.scales) { /* of the outputs: in one row, or the p-th of each tile of columns in row p */
             nmlp_json_put_bool(w, "scales", true);
             nmlp_json_put_int(w, "columns", weight.tiles ? weight.columns : weight.n);
+        } else if (weight.gain) { /* of the norm: the p-th of each tile in row p */
+            nmlp_json_put_bool(w, "norm", true);
+            nmlp_json_put_int(w, "columns", weight.columns);
         } else {
             nmlp_json_put_int(w, "chunk_tiles", weight.chunk_tiles);
             nmlp_json_put_int(w, "columns", weight.columns);
@@ -115,7 +118,7 @@ void nmlp_package_put_manifest(const nmlp_package *p, nmlp_str *out) {
     nmlp_json_writer_init(&w, out);
     nmlp_json_begin_object(&w, NULL);
     nmlp_json_put_string(&w, "format", "neuronmlp-trainium-package");
-    nmlp_json_put_int(&w, "version", 4);
+    nmlp_json_put_int(&w, "version", 5);
     nmlp_json_put_string(&w, "model", p->options->model_name);
     put_target(&w, p->options, p->fp8);
     nmlp_json_put_int(&w, "hidden", p->model->config.hidden);

@@ -20,7 +20,8 @@ bool nmlp_package_same_packing(const nmlp_program *a, const nmlp_program *b) {
         nmlp_pack pa = {0}, pb = {0};
         nmlp_emit_weight w;
         if (a->tensors[i].role != NMLP_ROLE_WEIGHT) continue;
-        if (nmlp_emit_weight_of(a, (int)i, &w) && w.scales) continue; /* follow from the packing of their weights */
+        if (nmlp_emit_weight_of(a, (int)i, &w) && (w.scales || w.gain))
+            continue; /* follow from the packing of weights */
         if (!nmlp_pack_find(a, a->tensors[i].name, &pa) || !nmlp_pack_find(b, a->tensors[i].name, &pb)) return false;
         if (memcmp(&pa, &pb, sizeof pa) != 0) return false;
     }
@@ -170,7 +171,7 @@ static nmlp_status plan_either(nmlp_package *p, nmlp_err *err) {
     const nmlp_package_options *o = p->options;
     double plain[NMLP_PACKAGE_BUCKETS_MAX], ratios = 0;
     NMLP_RETURN_IF_FAILED(plan_all(p, NMLP_PACKAGE_FUSE_NONE, err));
-    if (llround(p->model->config.rms_eps * 1e12) == 0 || p->fp8) return NMLP_OK;
+    if (llround(p->model->config.rms_eps * 1e12) == 0) return NMLP_OK;
     for (int b = 0; b < o->n_buckets; b++) plain[b] = p->report->bucket_us[b] + p->report->norm_us[b];
     NMLP_RETURN_IF_FAILED(plan_all(p, NMLP_PACKAGE_FUSE_NORM, err));
     for (int b = 0; b < o->n_buckets; b++) ratios += p->report->bucket_us[b] / plain[b];

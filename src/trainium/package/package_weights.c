@@ -107,7 +107,7 @@ static nmlp_status pack_plane(const packing_job *job, const packed_tensor *t, co
         part_of(view, matrix, job->package->model->layers[t->layer].slices > 0, part_number, o->tp * o->lnc);
     NMLP_RETURN_IF_FAILED(nmlp_model_check_tensor(job->package->model, view, NULL, err));
     const nmlp_view *gain = &job->package->model->layers[t->layer].mlp_norm;
-    bool folded = job->package->fuse.norm_e12 > 0 && reads_x(matrix);
+    bool folded = job->package->fuse.norm_e12 > 0 && reads_x(matrix) && !job->package->fp8;
     if (folded) NMLP_RETURN_IF_FAILED(nmlp_model_check_tensor(job->package->model, gain, NULL, err));
     char *turned = nmlp_mem_new((size_t)(part.n * part.k), nmlp_dtype_bytes(dtype), err);
     float *norm = folded ? nmlp_mem_new((size_t)gain->shape[0], sizeof *norm, err) : NULL;
@@ -134,6 +134,19 @@ static void place_scales(const packing_job *job, const packed_tensor *t, const n
         out[w->tiles ? n % w->columns * width + n / w->columns * w->n_planes + plane : n] = scales[n];
 }
 
+/* The norm's weights in fp32. */
+static nmlp_status place_gain(const packing_job *job, const packed_tensor *t, const nmlp_emit_weight *w, float *out,
+                              nmlp_err *err) {
+    const nmlp_view *gain = &job->package->model->layers[t->layer].mlp_norm;
+    NMLP_RETURN_IF_FAILED(nmlp_model_check_tensor(job->package->model, gain, NULL, err));
+    float *wide = nmlp_mem_new((size_t)w->n, sizeof *wide, err);
+    if (!wide) return NMLP_E_NOMEM;
+    nmlp_to_f32(wide, gain->data, gain->dtype, (size_t)w->n);
+    for (int64_t k = 0; k < w->n; k++) out[k % w->columns * w->tiles + k / w->columns] = wide[k];
+    nmlp_mem_free(wide);
+    return NMLP_OK;
+}
+
 /* The cores' packings, given one after the other, row by row. */
 static nmlp_status put_side_by_side(nmlp_checkpoint_writer *writer, const char *packed, int64_t rows, int64_t cores,
                                     size_t bytes, nmlp_err *err) {
@@ -154,7 +167,7 @@ static nmlp_status put_tensor(void *ctx, size_t i, nmlp_checkpoint_writer *write
     nmlp_emit_weight w;
     nmlp_pack pack;
     bool known = nmlp_emit_weight_of(p, t->tensor, &w);
-    if (!known || (!w.scales && !nmlp_pack_find(p, p->tensors[t->tensor].name, &pack)))
+    if (!known || (!w.scales && !w.gain && !nmlp_pack_find(p, p->tensors[t->tensor].name, &pack)))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "tensor %s has no known packing", t->name);
     int64_t cores = nmlp_package_is_split(job->package, &w) ? job->package->options->lnc : 1;
     char *packed = nmlp_mem_new(bytes, 1, err);
@@ -164,7 +177,9 @@ static nmlp_status put_tensor(void *ctx, size_t i, nmlp_checkpoint_writer *write
         char *own = packed + (size_t)core * (bytes / (size_t)cores);
         int64_t number = job->rank * job->package->options->lnc + core;
         for (int plane = 0; st == NMLP_OK && plane < w.n_planes; plane++) {
-            if (w.scales)
+            if (w.gain)
+                st = place_gain(job, t, &w, (float *)(void *)own, err);
+            else if (w.scales)
                 place_scales(job, t, &w, plane, number, (float *)(void *)own);
             else
                 st = pack_plane(job, t, &pack, plane, w.matrix[plane], number, own, err);
@@ -187,7 +202,7 @@ static void add_tensor(packing_job *job, size_t layer, int tensor) {
         .name = packed->name, .dtype = stored_dtype(t->dtype), .n_dims = 2, .shape = {t->rows, t->cols * cores}};
     job->specs[job->n].bare = t->dtype == NMLP_NC_FP8;
     job->package->rank_bytes[job->rank] += (double)nmlp_tensor_spec_bytes(&job->specs[job->n]);
-    if (job->rank == 0 && known)
+    if (job->rank == 0 && known && !w.gain)
         for (int plane = 0; plane < w.n_planes; plane++) {
             const nmlp_view *view = view_of(&job->package->model->layers[layer], w.matrix[plane]);
             job->package->report->checkpoint_bytes +=

@@ -65,6 +65,7 @@ enum { FIRST, SECOND_FIRST, GATED, DOWN, DOWN_HELD, LAST, N_STREAMS };
 
 /* Once for all strips before them, or behind x of the only one: the first product does not wait for them. */
 static void load_scales(nmlp_strip *b, const nmlp_strip_stream w[N_STREAMS]) {
+    nmlp_strip_load_gain(b);
     if (b->rq->fp8) nmlp_program_add_comment(b->p, "scales of the weights' outputs, once for all strips");
     for (int i = FIRST; i < N_STREAMS; i++)
         if (w[i].name && i != DOWN_HELD) nmlp_strip_load_scales(b, &w[i]);
@@ -213,8 +214,9 @@ static void declare_activations(nmlp_strip *b, mlp *m) {
     if (r->up > 0) m->first.t[n] = m->up;
     for (int i = FIRST; i <= SECOND_FIRST; i++)
         if (m->w[i].end > 0) m->first.u[m->first.n_streams++] = m->w[i];
-    /* where nothing else reads x, the norm's division costs nothing on the way out of PSUM */
-    bool scaled = b->rq->fuse.norm_e12 > 0 && r->gate > 0 && r->up > 0;
+    /* where nothing else reads x, the norm's division costs nothing on the way out of PSUM, unless scales are applied
+     */
+    bool scaled = b->rq->fuse.norm_e12 > 0 && r->gate > 0 && r->up > 0 && !b->rq->fp8;
     for (int i = 0; i < m->first.n_streams; i++) m->first.u[i].scaled = scaled;
 }
 

@@ -126,9 +126,6 @@ static nmlp_status check_fp8(const nmlp_kernel *kernel, const nmlp_kernel_reques
     if (rq->dtype == NMLP_NC_FP32)
         return nmlp_fail_field(err, NMLP_E_ARG, "weights",
                                "are fp8, which the tensor engine does not mix with activations in fp32");
-    if (rq->fuse.norm_e12 != 0 || rq->fuse.residual)
-        return nmlp_fail_field(err, NMLP_E_ARG, "weights",
-                               "are fp8, into which a norm's weights cannot be folded; fuse nothing");
     return NMLP_OK;
 }
 

@@ -115,7 +115,7 @@ static void add_params(nmlp_strip *b) {
 nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
                              const nmlp_strip_plan *plan, nmlp_err *err) {
     const nmlp_machine *m = rq->machine;
-    *b = (nmlp_strip){.rq = rq, .plan = *plan, .one = -1, .stood = -1};
+    *b = (nmlp_strip){.rq = rq, .plan = *plan, .one = -1, .stood = -1, .scaled = -1};
     NMLP_RETURN_IF_FAILED(nmlp_program_create(&b->p, name, err));
     b->parts = (int64_t)m->partitions;
     b->s_rows = (int64_t)m->stationary_max;
@@ -223,7 +223,7 @@ static nmlp_rows_out output_rows(nmlp_strip *b, const char *name, const nmlp_str
                                  int64_t copies) {
     const int64_t dims[] = {nmlp_axis_tiles_per_block(b->s), nmlp_ceil_div(b->s.tile, b->s_rows),
                             tiles * w->pack.columns};
-    return (nmlp_rows_out){sbuf(b, name, b->rq->dtype, (int)copies, 3, dims), tiles, -1};
+    return (nmlp_rows_out){sbuf(b, name, b->rq->dtype, (int)copies, 3, dims), tiles, -1, false};
 }
 
 /* The next rows of x come while those before are added. */
@@ -248,7 +248,15 @@ nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_strip_stream *w, boo
     nmlp_last_product last = {0};
     b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, b->rq->shape.s, w->pack.n);
     nmlp_rows_out out = output_rows(b, "out", w, whole ? n_tiles : b->plan.out_tiles, whole ? 1 : b->plan.out_copies);
-    if (!whole) add_residual(b, &out, "residual", w, NMLP_RESIDUAL_COPIES);
+    out.all_x = b->rq->fuse.residual && w->turned;
+    if (out.all_x)
+        out.residual = output_rows(b, "residual", w, n_tiles, 1).buffer;
+    else if (!whole)
+        add_residual(b, &out, "residual", w, NMLP_RESIDUAL_COPIES);
+    if (b->rq->fp8 && b->rq->fuse.residual && b->plan.turn != NMLP_TURN_ALL) {
+        const int64_t dims[] = {w->pack.columns};
+        b->scaled = sbuf(b, "scaled", NMLP_NC_FP32, NMLP_SCALED_COPIES, 1, dims);
+    }
     if (w->turned) {
         const int64_t dims[] = {n_tiles, b->s.tile};
         b->turned = sbuf(b, "turned", turned_dtype(b), 1, 2, dims);
@@ -275,7 +283,11 @@ nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_strip_stream *w, boo
         add_part(&last, &before, last_block, main_end, out);
     }
     nmlp_rows_out end = output_rows(b, "out_tail", w, 1, nmlp_min(tail, 2));
-    add_residual(b, &end, "residual_tail", w, nmlp_min(tail, 2));
+    end.all_x = out.all_x;
+    if (out.all_x)
+        end.residual = out.residual;
+    else
+        add_residual(b, &end, "residual_tail", w, nmlp_min(tail, 2));
     single.turned = b->plan.turn == NMLP_TURN_ALL;
     add_part(&last, &single, main_end, n_tiles, end);
     return last;

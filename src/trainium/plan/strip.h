@@ -33,7 +33,7 @@ typedef enum nmlp_turn {
 
 static inline bool nmlp_x_is_flipped(int64_t x) { return x == NMLP_X_PE || x == NMLP_X_AHEAD; }
 
-enum { NMLP_RESIDUAL_COPIES = 2 };
+enum { NMLP_RESIDUAL_COPIES = 2, NMLP_SCALED_COPIES = 2 };
 enum { NMLP_X_ROW_COPIES_MAX = 4 /* DMAs of raw rows in flight: enough to hide their latency behind the transposes */ };
 
 /* What the planner chooses. Counts of tiles unless said. */
@@ -69,7 +69,9 @@ typedef struct nmlp_strip {
     int acc, flip, raw, xt;       /* buffers; -1: not used */
     int turned, turn;             /* results of the last product on their way (nmlp_turn) */
     int ones, eps, squares, root; /* of the norm of x (strip_norm.c); -1: not used */
+    int gain, gain_tensor;        /* its weights, where no matrix has them; -1: not used */
     int one, stood;               /* for scales of rows (strip_scale.c); -1: not used */
+    int scaled;                   /* rows that have their scales, before x is added; -1: not used */
     int64_t flip_tiles;           /* of features that one group of transposes fills */
     int strip;                    /* loop variable over strips */
 } nmlp_strip;
@@ -115,6 +117,7 @@ typedef struct nmlp_rows_out {
     int buffer;
     int64_t tiles; /* column tiles of y it holds */
     int residual;  /* rows of x that are added to them; -1: none, or they are in `buffer` from the start */
+    bool all_x;    /* all columns of those rows are held, not only its own */
 } nmlp_rows_out;
 
 /* The product whose rows are the result: its columns, and at the end some that come and go one tile at a time, since
@@ -205,6 +208,8 @@ void nmlp_strip_load_x(nmlp_strip *b, nmlp_strip_operand h);
  * rows. With `apply` x is multiplied by it, else results of streams that are `scaled`. Both do nothing where the
  * request has no norm. */
 void nmlp_strip_fill_norm(nmlp_strip *b);
+/* Weights of the norm, which codes of FP8 cannot hold: once for all strips. */
+void nmlp_strip_load_gain(nmlp_strip *b);
 void nmlp_strip_normalise(nmlp_strip *b, bool apply);
 /* One over the root of row tile `st`, on `parts` partitions. */
 nmlp_buf_ref nmlp_strip_root(const nmlp_strip *b, int st, nmlp_size parts, nmlp_size rows);

@@ -197,7 +197,8 @@ static void add_norm(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, cons
     double h_tiles = (double)nmlp_ceil_div(rq->shape.h, (int64_t)m->partitions),
            width = (double)rq->shape.s / c->row_tiles;
     e->tensor_ns += (h_tiles + 1) * c->tile_rows / m->tensor_clock_ghz / m->tensor_sustained;
-    e->vector_ns += 2 * h_tiles * c->row_tiles * evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
+    e->vector_ns +=
+        (rq->fp8 ? 3 : 2) * h_tiles * c->row_tiles * evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
     e->scalar_ns += c->row_tiles * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
 }
 
@@ -236,7 +237,10 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     if (nmlp_x_is_flipped(plan->x))
         bytes += nmlp_x_row_copies(plan, s->s, (int64_t)m->stationary_max) * plan->x_load * parts * elem;
     if (op == NMLP_PLAN_MLP) bytes += 2 * width * 4;
-    if (rq->fuse.residual && !(dense && plan->act_chunk < i_tiles)) {
+    if (rq->fp8 && rq->fuse.residual) bytes += NMLP_SCALED_COPIES * plan->columns * 4;
+    if (rq->fuse.residual && plan->turn != NMLP_TURN_NONE) {
+        bytes += nmlp_ceil_div(n, plan->columns) * plan->columns * elem;
+    } else if (rq->fuse.residual && !(dense && plan->act_chunk < i_tiles)) {
         int64_t tiles_held = NMLP_RESIDUAL_COPIES * plan->out_tiles + nmlp_min(tail, 2);
         bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * tiles_held * plan->columns * elem;
     }

@@ -23,17 +23,26 @@ static nmlp_nc_engine row_copier(const nmlp_strip *b, const nmlp_strip_stream *w
  * from x, which is in `dst` already. */
 static void take_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_rows_out out, const nmlp_tile_loops *l,
                       nmlp_affine column, nmlp_buf_ref acc, int chunk) {
+    bool residual = b->rq->fuse.residual;
     nmlp_buf_ref dst = nmlp_buf_range(rows_of(b, out.buffer, l), 2, column, l->columns);
+    nmlp_affine first = nmlp_affine_times(nmlp_strip_column_tile(l), w->pack.columns);
     if (b->rq->fp8 && !w->turned) {
-        nmlp_affine first = nmlp_affine_times(nmlp_strip_column_tile(l), w->pack.columns);
-        nmlp_program_append_tensor_tensor(b->p, dst, acc, nmlp_strip_row_scale(b, w, first, l->columns, l->rows),
+        nmlp_buf_ref scaled = dst;
+        if (residual) {
+            nmlp_program_append_alloc(b->p, b->scaled);
+            scaled = nmlp_buf_parts(nmlp_buf_all(b->p, b->scaled), 0, l->rows);
+            scaled = nmlp_buf_range(scaled, 0, nmlp_affine_const(0), l->columns);
+        }
+        nmlp_program_append_tensor_tensor(b->p, scaled, acc, nmlp_strip_row_scale(b, w, first, l->columns, l->rows),
                                           NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
-        return;
+        if (!residual) return;
+        acc = scaled;
     }
-    if (!b->rq->fuse.residual) {
+    if (!residual) {
         nmlp_strip_take_sum(b, dst, acc, chunk, row_copier(b, w));
         return;
     }
+    if (out.all_x) column = first;
     nmlp_buf_ref x = chunk >= 0 ? dst : nmlp_buf_range(rows_of(b, out.residual, l), 2, column, l->columns);
     nmlp_program_append_tensor_tensor(b->p, dst, acc, x, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
 }
@@ -173,7 +182,7 @@ static void project_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_o
         group.tiles = out.tiles;
         group.chunk = nmlp_program_begin_loop(b->p, nmlp_strip_label(name, w, "g"), nmlp_size_const(groups), false);
         nmlp_program_append_alloc(b->p, out.buffer);
-        if (out.residual >= 0) {
+        if (out.residual >= 0 && !out.all_x) {
             nmlp_program_append_alloc(b->p, out.residual);
             move_rows(b, w, out, out.residual, nmlp_affine_var(group.chunk, out.tiles), NMLP_X_QUEUE);
         }
@@ -214,6 +223,11 @@ static void project_turned(nmlp_strip *b, const nmlp_last_product *last, int par
 
 void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_strip_operand in) {
     tile_group late = {0};
+    if (last->out[0].all_x) {
+        tile_group all = group_of(last, 0, 0, last->part[last->n_parts - 1].end, -1);
+        nmlp_program_append_alloc(b->p, all.out.residual);
+        move_rows(b, &all.w, all.out, all.out.residual, nmlp_affine_const(0), NMLP_X_QUEUE);
+    }
     for (int i = 0; i < last->n_parts; i++) {
         const nmlp_strip_stream *next = i + 1 < last->n_parts ? &last->part[i + 1] : NULL;
         bool comes_now = next && next->resident && !last->part[i].resident;

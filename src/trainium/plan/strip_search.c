@@ -265,7 +265,7 @@ static void try_ends(search *s, nmlp_strip_plan plan, int64_t n) {
 static choices turn_choices(const search *s, const nmlp_strip_plan *plan) {
     int64_t held = plan->act_chunk * (int64_t)s->rq->machine->partitions;
     bool may = s->op == NMLP_PLAN_MLP && few_rows(s->rq) && held >= s->rq->shape.o && plan->rows >= s->rq->shape.s &&
-               plan->columns <= (int64_t)s->rq->machine->stationary_max && !s->rq->fuse.residual;
+               plan->columns <= (int64_t)s->rq->machine->stationary_max;
     choices c = {.v = {NMLP_TURN_NONE, NMLP_TURN_ALL, NMLP_TURN_BUT_TAIL}, .n = may ? 3 : 1};
     if (may) fixed(s->rq, "turn", &c);
     return c;

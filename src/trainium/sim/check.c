@@ -73,6 +73,15 @@ static bool fill_scales(nmlp_values *v, const nmlp_program *p, int tensor, nmlp_
     return true;
 }
 
+/* Weights of a norm: around one. */
+static bool fill_gain(nmlp_values *v, const nmlp_program *p, int tensor, nmlp_rng *rng) {
+    const nmlp_tensor *t = &p->tensors[tensor];
+    if (strcmp(t->name, NMLP_GAIN_TENSOR) != 0) return false;
+    float *gain = nmlp_values_tensor(v, tensor);
+    for (int64_t i = 0; i < t->rows * t->cols; i++) gain[i] = (float)(0.5 + nmlp_rng_uniform(rng));
+    return true;
+}
+
 nmlp_status nmlp_check_fill(nmlp_values *v, const nmlp_program *p, uint64_t seed, nmlp_err *err) {
     float *chunk = nmlp_mem_new(CHUNK, sizeof *chunk, err);
     if (!chunk) return NMLP_E_NOMEM;
@@ -85,7 +94,7 @@ nmlp_status nmlp_check_fill(nmlp_values *v, const nmlp_program *p, uint64_t seed
         nmlp_rng_seed(&rng, seed + i + 1);
         nmlp_pack pack = {.k = t->rows};
         nmlp_pack_find(p, t->name, &pack);
-        if (fill_scales(v, p, (int)i, &rng)) continue;
+        if (fill_scales(v, p, (int)i, &rng) || fill_gain(v, p, (int)i, &rng)) continue;
         double scale =
             t->role == NMLP_ROLE_WEIGHT ? 1.0 / sqrt((double)(pack.k > pack.k_second ? pack.k : pack.k_second)) : 1.0;
         if (t->dtype == NMLP_NC_FP8) scale *= codes_per_unit(&pack);

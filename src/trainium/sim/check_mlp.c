@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "trainium/neuron/pack.h"
 #include "trainium/sim/check_matrix.h"
 
 enum { GATE, UP, DOWN, N_PATHS };
@@ -16,8 +17,10 @@ typedef struct path {
 typedef struct network {
     nmlp_check_matrix x, y;
     bool x_transposed;
-    double epsilon; /* of a norm in front; 0: none */
-    bool residual;  /* x is added to the result */
+    double epsilon;    /* of a norm in front; 0: none */
+    bool residual;     /* x is added to the result */
+    const float *gain; /* of the norm, where it has a tensor of its own: [gain_rows, gain_cols]; NULL: none */
+    int64_t gain_rows, gain_cols;
     path paths[N_PATHS];
     double *vec[4];
     double *squares[4]; /* of the sizes that rounding errors follow, beside vec */
@@ -88,6 +91,12 @@ static nmlp_status network_open(network *n, nmlp_values *v, const nmlp_program *
     for (int i = 0; i < N_PATHS && ok; i++) ok = find_path(&n->paths[i], v, p, places[i], err);
     int64_t norm = 0, residual = 0;
     if (nmlp_program_param(p, "norm_e12", &norm)) n->epsilon = (double)norm * 1e-12;
+    for (size_t i = 0; i < p->n_tensors; i++) {
+        if (strcmp(p->tensors[i].name, NMLP_GAIN_TENSOR) != 0) continue;
+        n->gain = nmlp_values_tensor(v, (int)i);
+        n->gain_rows = p->tensors[i].rows;
+        n->gain_cols = p->tensors[i].cols;
+    }
     n->residual = nmlp_program_param(p, "residual", &residual) && residual > 0;
     if (!ok || n->paths[GATE].n == 0 || n->paths[UP].n == 0)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "program %s: no reference for its tensors", p->name);
@@ -150,12 +159,14 @@ static double x_at(const network *n, int64_t row, int64_t h) {
     return n->x_transposed ? nmlp_check_matrix_at(&n->x, h, row) : nmlp_check_matrix_at(&n->x, row, h);
 }
 
-/* x / sqrt(mean(x^2) + epsilon) */
+/* x / sqrt(mean(x^2) + epsilon), times the norm's weights where no matrix has them */
 static void normalise_row(network *n, int64_t width) {
     double sum = 0;
     if (n->epsilon == 0) return;
     for (int64_t h = 0; h < width; h++) sum += n->vec[0][h] * n->vec[0][h];
     for (int64_t h = 0; h < width; h++) n->vec[0][h] /= sqrt(sum / (double)width + n->epsilon);
+    for (int64_t h = 0; n->gain && h < width; h++)
+        n->vec[0][h] *= (double)n->gain[h % n->gain_rows * n->gain_cols + h / n->gain_rows];
 }
 
 /* The reference of one row: vec[0] or vec[1], whose number it returns. */

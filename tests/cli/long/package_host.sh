@@ -36,9 +36,13 @@ done
 "$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/t" "$dir/norm" "$dir/norm-tp2"
 "$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/t" "$dir/all"
 "$nmlp" quantize "$dir/t" -o "$dir/q" --format fp8 --head bf16 --calib-tokens 512 --heldout 0 --ctx 64 >/dev/null 2>&1
-"$nmlp" emit --target trn2 --model "$dir/q" --buckets 1,40 -o "$dir/fp8" >/dev/null
-"$nmlp" emit --target trn2 --model "$dir/q" --buckets 1,40 --tp 2 -o "$dir/fp8-tp2" >/dev/null
-"$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/q" "$dir/fp8" "$dir/fp8-tp2"
+for fuse in none norm; do
+    "$nmlp" emit --target trn2 --model "$dir/q" --buckets 1,40 --fuse $fuse -o "$dir/fp8-$fuse" >/dev/null
+    "$nmlp" emit --target trn2 --model "$dir/q" --buckets 1,40 --fuse $fuse --tp 2 -o "$dir/fp8-$fuse-tp2" >/dev/null
+    "$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/q" "$dir/fp8-$fuse" "$dir/fp8-$fuse-tp2"
+done
+"$nmlp" emit --target trn2 --model "$dir/q" --buckets 1,40 --fuse all -o "$dir/fp8-all" >/dev/null
+"$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/q" "$dir/fp8-all"
 "$dir/all/run.sh" check --cpu >"$dir/out" || fail "check --cpu of all: $(cat "$dir/out")"
 
 # the two commands, without a device

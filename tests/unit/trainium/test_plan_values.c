@@ -150,6 +150,8 @@ static void fp8_mlps_match_float64_at_random_shapes_and_ranks(void **state) {
         if (ranks.shared || nmlp_rng_below(&rng, 4) == 0) ranks.up = ranks.gate;
         nmlp_kernel_request rq = {
             .shape = {odd_size(&rng, 700), odd_size(&rng, 400), 0, odd_size(&rng, 600)}, .tiling = &fix, .fp8 = true};
+        rq.fuse =
+            (nmlp_mlp_fusion){.norm_e12 = nmlp_rng_below(&rng, 2) * 10000000, .residual = nmlp_rng_below(&rng, 2) == 0};
         fix_details(&fix, &rq.shape, false, &rng); /* sums over chunks of x have no scales */
         nmlp_kernel_set_ranks(&rq, ranks);
         check_plan(NMLP_PLAN_MLP, rq, &rng);
@@ -167,9 +169,11 @@ static void turned_results_match_float64_at_random_shapes(void **state) {
         nmlp_tiling fix = {0};
         int64_t rank[3];
         for (int k = 0; k < 3; k++) rank[k] = nmlp_rng_below(&rng, 3) == 0 ? 0 : odd_size(&rng, 300);
-        nmlp_kernel_request rq = {.shape = {pick(&rng, 1, 128), odd_size(&rng, 700), 0, odd_size(&rng, 600)},
-                                  .tiling = &fix,
-                                  .fp8 = nmlp_rng_below(&rng, 2) == 0};
+        nmlp_kernel_request rq = {
+            .shape = {pick(&rng, 1, 128), odd_size(&rng, 700), 0, odd_size(&rng, 600)},
+            .tiling = &fix,
+            .fuse = {.norm_e12 = nmlp_rng_below(&rng, 2) * 10000000, .residual = nmlp_rng_below(&rng, 2) == 0},
+            .fp8 = nmlp_rng_below(&rng, 2) == 0};
         if (nmlp_rng_below(&rng, 3) == 0) rq.shape.s = 1;
         nmlp_kernel_set_ranks(&rq, (nmlp_mlp_ranks){rank[0], rank[1], rank[2], false});
         if (nmlp_rng_below(&rng, 2) == 0)

@@ -7,7 +7,7 @@ On a NeuronCore a module calls the package's kernels; the number of rows chooses
 the same from the same packed weights with PyTorch's own products, in the dtype of its input. With tensor parallelism a
 module holds one rank's part, and `reduce` adds the parts up.
 
-Packages may have the norm before the MLP in their kernels (`norm_eps`; its weights are part of the packed ones), and the
+Packages may have the norm before the MLP in their kernels (`norm_eps`; its weights are part of the packed ones, or in fp8 packages a tensor beside them), and the
 residual after it (`adds_residual`): then a module takes what the norm would take, and returns what the layer would.
 """
 import functools
@@ -19,7 +19,7 @@ import sys
 import torch
 from safetensors import safe_open
 
-FORMAT, VERSION = "neuronmlp-trainium-package", 4
+FORMAT, VERSION = "neuronmlp-trainium-package", 5
 # fp8: no code is above 240, so that the e4m3 of PyTorch and that of the device mean the same
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}
 NEURON_DEVICES = ("xla", "neuron", "privateuseone")
@@ -189,17 +189,26 @@ class NeuronMlp(torch.nn.Module):
     def matrices(self, dtype, core):
         found, scales = {}, {}
         for entry in self.entries:
+            if entry.get("norm"):
+                continue
             if entry.get("scales"):
                 scales.update(unpack_scales(getattr(self, entry["tensor"]).detach(), entry, core))
             else:
                 found.update(unpack(getattr(self, entry["tensor"]).detach().to(dtype), entry, core))
         return {name: matrix * scales[name].to(dtype) if name in scales else matrix for name, matrix in found.items()}
 
+    def gain(self, dtype):
+        """The norm's weights, where no matrix has them: weight k in row k mod rows, tile by tile."""
+        for entry in self.entries:
+            if entry.get("norm"):
+                return getattr(self, entry["tensor"]).detach().t().reshape(-1)[:self.package.hidden].to(dtype)
+        return 1
+
     def by_products(self, x):
         n = x
         if self.package.norm_eps is not None:
             wide = x if x.dtype == torch.float64 else x.float()
-            n = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.package.norm_eps)).to(x.dtype)
+            n = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.package.norm_eps) * self.gain(wide.dtype)).to(x.dtype)
         y = sum(self.core_products(n, core) for core in range(self.package.lnc))
         return x + y if self.package.adds_residual else y
 
