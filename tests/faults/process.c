@@ -242,10 +242,10 @@ static void wait_for(fault_result *r, pid_t pid, const fault *what) {
 
 static void run_child(const fault_inputs *in, char words[FAULT_WORDS_MAX][FAULT_PATH_BYTES], size_t n,
                       const fault *what, const char *scratch, const char *prefix) {
-    char path[FAULT_PATH_BYTES], self[FAULT_PATH_BYTES] = {0};
+    char path[FAULT_PATH_BYTES], self[FAULT_PATH_BYTES] = {0}, beside[FAULT_PATH_BYTES];
     char *argv[FAULT_WORDS_MAX + 5] = {(char *)(uintptr_t)in->program};
     struct rlimit cpu = {(rlim_t)limit_of(what) / 2, (rlim_t)limit_of(what) / 2}, none = {0, 0};
-    bool synth = strcmp(words[0], "@synth") == 0; /* our own program: the command's models have a gigabyte */
+    bool synth = strcmp(words[0], "@synth") == 0; /* a program of its own, beside this one */
     bool serve = strcmp(words[0], "@serve") == 0; /* our own program, without a fault, starts the server */
     redirect(0, "/dev/null", O_RDONLY);
     format(path, sizeof path, "%s%s", prefix, ".out", -1);
@@ -258,7 +258,8 @@ static void run_child(const fault_inputs *in, char words[FAULT_WORDS_MAX][FAULT_
     (void)personality(ADDR_NO_RANDOMIZE); /* places have the same hash in every run */
     if (chdir(scratch) != 0 || readlink("/proc/self/exe", self, sizeof self - 1) < 0) die(scratch);
     for (size_t i = 0; i < n; i++) argv[i + 1] = words[i];
-    if (synth) argv[0] = self;
+    format(beside, sizeof beside, "%s%s", self, "_synth", -1);
+    if (synth) argv[0] = beside;
     set_environment(in, what, path);
     if (serve) {
         static char nothing[] = "", command[] = "serve";
