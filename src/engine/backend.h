@@ -38,6 +38,8 @@ typedef struct nmlp_backend {
     const char *(*weights_name)(const void *weights);
     /* Bytes of keys and values of that many positions. */
     size_t (*cache_bytes)(const void *weights, int64_t positions);
+    /* Optional: see nmlp_engine_hold_layer. */
+    nmlp_status (*hold_layer)(void *weights, int64_t layer, nmlp_err *err);
     /* Optional: other weights for the MLP of one layer, or its own again (NULL); see nmlp_engine_set_mlp. */
     nmlp_status (*set_mlp)(void *weights, int64_t layer, const nmlp_mlp_desc *mlp, nmlp_err *err);
     /* Optional: the same for q, k, v and o; see nmlp_engine_set_attention. */

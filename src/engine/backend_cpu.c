@@ -27,6 +27,10 @@ static size_t cache_bytes(const void *weights, int64_t positions) {
     return nmlp_cpu_batch_cache_bytes(weights, positions);
 }
 
+static nmlp_status hold_layer(void *weights, int64_t layer, nmlp_err *err) {
+    return nmlp_cpu_weights_hold(weights, layer, err);
+}
+
 static nmlp_status set_mlp(void *weights, int64_t layer, const nmlp_mlp_desc *mlp, nmlp_err *err) {
     return nmlp_cpu_weights_set_mlp(weights, layer, mlp, err);
 }
@@ -35,10 +39,19 @@ static nmlp_status set_attention(void *weights, int64_t layer, const nmlp_layer 
     return nmlp_cpu_weights_set_attention(weights, layer, attention, err);
 }
 
+/* Batches and scorers run all layers. */
+static nmlp_status check_resident(const nmlp_cpu_weights *w, nmlp_err *err) {
+    if (w->n_resident == w->model->config.n_layers) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_UNSUPPORTED, "only %lld of %lld layers stay in memory: they run one at a time",
+                     (long long)w->n_resident, (long long)w->model->config.n_layers);
+}
+
 /* ---- batches ---- */
 
 static nmlp_status batch_create(void **out, const void *weights, const nmlp_batch_options *limits, nmlp_err *err) {
     nmlp_cpu_batch *batch;
+    *out = NULL;
+    NMLP_RETURN_IF_FAILED(check_resident(weights, err));
     nmlp_status st = nmlp_cpu_batch_create(&batch, weights, limits, err);
     *out = batch;
     return st;
@@ -75,6 +88,8 @@ static nmlp_status step(void *batch, const nmlp_step_item *items, int64_t n_item
 
 static nmlp_status scorer_create(void **out, const void *weights, int64_t positions, nmlp_err *err) {
     nmlp_cpu_scorer *scorer;
+    *out = NULL;
+    NMLP_RETURN_IF_FAILED(check_resident(weights, err));
     nmlp_status st = nmlp_cpu_scorer_create(&scorer, weights, positions, err);
     *out = scorer;
     return st;
@@ -106,6 +121,7 @@ const nmlp_backend *nmlp_backend_cpu(void) {
         .weights_destroy = weights_destroy,
         .weights_name = weights_name,
         .cache_bytes = cache_bytes,
+        .hold_layer = hold_layer,
         .set_mlp = set_mlp,
         .set_attention = set_attention,
         .batch_create = batch_create,

@@ -66,6 +66,10 @@ size_t nmlp_engine_cache_bytes(const nmlp_engine *e, int64_t positions) {
     return e->backend->cache_bytes(e->weights, positions);
 }
 
+nmlp_status nmlp_engine_hold_layer(const nmlp_engine *e, int64_t layer, nmlp_err *err) {
+    return e->backend->hold_layer ? e->backend->hold_layer(e->weights, layer, err) : NMLP_OK;
+}
+
 nmlp_status nmlp_engine_set_mlp(nmlp_engine *e, int64_t layer, const nmlp_mlp_desc *mlp, nmlp_err *err) {
     if (!e->backend->set_mlp)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "device %s cannot replace the MLP of a layer", e->backend->name);

@@ -26,6 +26,8 @@ typedef struct nmlp_engine_options {
     const nmlp_process_group *group;    /* borrowed; texts are scored together with its other members; may be NULL */
     const nmlp_process_group *tensor_group; /* borrowed; `model` is this member's part of one (model/model_shard.h), and
                                                every step is run by all of them. The CPU's batches only; may be NULL */
+    int64_t resident_bytes;                 /* of the layers' matrices that stay in memory; the others are made when
+                                               nmlp_engine_hold_layer asks. 0: all stay. CPU and dense models only */
     const nmlp_progress *progress;          /* may be NULL */
 } nmlp_engine_options;
 
@@ -41,6 +43,10 @@ const nmlp_process_group *nmlp_engine_group(const nmlp_engine *engine);
 const struct nmlp_backend *nmlp_engine_backend(const nmlp_engine *engine);
 /* Bytes of keys and values of that many positions. */
 size_t nmlp_engine_cache_bytes(const nmlp_engine *engine, int64_t positions);
+
+/* Layers that are run one at a time (session.h) by an engine with `resident_bytes` must be held: the matrices of this
+ * one are made, where they do not stay, and those of the last one that was held go. Its stand-ins must have gone. */
+nmlp_status nmlp_engine_hold_layer(const nmlp_engine *engine, int64_t layer, nmlp_err *err);
 
 /* Replaces the MLP of one layer by other weights, which must outlive the engine: how compression tries candidates. Of a
  * layer with experts `mlp` are as many as it has. The layer's own weights come back with `mlp` NULL. Batches and

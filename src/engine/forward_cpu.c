@@ -95,6 +95,7 @@ static size_t workspace_bytes(const nmlp_cpu_forward *f) {
         const nmlp_cpu_layer *layer = &w->layers[l];
         for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) {
             const nmlp_cpu_projection *p = &layer->attention[i];
+            if (!p->out) continue; /* of a layer that does not stay in memory: the first one is like it */
             bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(p->out, f->chunk, n_threads));
             if (p->in) bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(p->in, f->chunk, n_threads));
         }
@@ -274,6 +275,7 @@ static nmlp_pool_ahead projection_ahead(const nmlp_cpu_projection projections[],
 /* A layer's first weights, or after the last layer the head's. */
 static nmlp_pool_ahead layer_ahead(const nmlp_cpu_weights *w, int64_t l) {
     if (l == w->model->config.n_layers) return nmlp_linear_ahead((const nmlp_linear *const[]){w->lm_head}, 1);
+    if (!w->layers[l].attention[NMLP_ATTENTION_O].out) return (nmlp_pool_ahead){.n_parts = 0}; /* not in memory */
     return projection_ahead(w->layers[l].attention, NMLP_ATTENTION_O);
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/ints.h"
 #include "model/slices.h"
 
 /* Packing checks every element on the way; this finds and names the bad one. */
@@ -174,21 +175,44 @@ static void destroy_split(nmlp_cpu_split_mlp *m) {
     nmlp_linear_destroy(m->out);
 }
 
-static nmlp_status make_layer(nmlp_cpu_weights *w, int64_t l, nmlp_err *err) {
-    const nmlp_layer *source = &w->model->layers[l];
-    nmlp_cpu_layer *layer = &w->layers[l];
+static nmlp_status make_norms(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, const nmlp_layer *source, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->attention_norm, &source->attention_norm, err));
     NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->attention_norm_post, &source->attention_norm_post, err));
     NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->mlp_norm, &source->mlp_norm, err));
     NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->mlp_norm_post, &source->mlp_norm_post, err));
     NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->q_norm, &source->q_norm, err));
-    NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->k_norm, &source->k_norm, err));
+    return copy_norm(w, &layer->k_norm, &source->k_norm, err);
+}
+
+static nmlp_status make_matrices(nmlp_cpu_weights *w, int64_t l, nmlp_err *err) {
+    const nmlp_layer *source = &w->model->layers[l];
+    nmlp_cpu_layer *layer = &w->layers[l];
     NMLP_RETURN_IF_FAILED(make_attention(w, layer->attention, source, source, err));
     if (source->slices > 0) return make_slices(w, layer, source, err);
     if (source->thin_split) return make_split(w, layer, source, err);
     return source->experts ? make_experts(w, layer, source, err) : make_mlp(w, &layer->mlp, source->mlp, err);
 }
 
+/* Of a dense layer without experts. */
+static void drop_matrices(nmlp_cpu_layer *layer) {
+    destroy_attention(layer->attention);
+    nmlp_mlp_destroy(layer->mlp);
+    layer->mlp = NULL;
+}
+
+/* How many layers stay within so many bytes: all where they are not alike, since sessions are sized by the first. */
+static int64_t count_resident(const nmlp_model *model, int64_t bytes) {
+    const nmlp_layer *first = &model->layers[0];
+    int64_t layer_bytes = 0;
+    if (bytes <= 0 || model->config.n_experts > 0 || model->config.compressed || model->config.quantised ||
+        first->slices > 0 || first->thin_split)
+        return model->config.n_layers;
+    for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) layer_bytes += (int64_t)nmlp_view_bytes(&first->attention[i].w);
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) layer_bytes += (int64_t)nmlp_view_bytes(&first->mlp[i].w);
+    return nmlp_min(nmlp_max(bytes / nmlp_max(layer_bytes, 1), 1), model->config.n_layers);
+}
+
+/* Those that do not stay are made too: that checks them. */
 static nmlp_status make_layers(nmlp_cpu_weights *w, const nmlp_progress *progress, nmlp_err *err) {
     int64_t n = w->model->config.n_layers;
     w->layers = nmlp_arena_new(&w->arena, (size_t)n, sizeof *w->layers, err);
@@ -196,7 +220,9 @@ static nmlp_status make_layers(nmlp_cpu_weights *w, const nmlp_progress *progres
     int64_t n_placed[2] = {0}; /* without and with a window */
     for (int64_t l = 0; l < n; l++) {
         w->layers[l].place_in_pages = n_placed[nmlp_config_window(&w->model->config, l) > 0]++;
-        NMLP_RETURN_IF_FAILED(make_layer(w, l, err));
+        NMLP_RETURN_IF_FAILED(make_norms(w, &w->layers[l], &w->model->layers[l], err));
+        NMLP_RETURN_IF_FAILED(make_matrices(w, l, err));
+        if (l >= w->n_resident) drop_matrices(&w->layers[l]);
         if (!nmlp_progress_update(progress, "preparing", (double)(l + 1), (double)n, "layers"))
             return nmlp_fail(err, NMLP_E_INTERRUPTED, "loading was stopped");
     }
@@ -214,6 +240,8 @@ nmlp_status nmlp_cpu_weights_create(nmlp_cpu_weights **out, const nmlp_model *mo
     w->model = model;
     w->pool = options->pool;
     w->tensor_group = options->tensor_group;
+    w->n_resident = count_resident(model, options->resident_bytes);
+    w->held = -1;
     nmlp_arena_init(&w->arena);
     NMLP_TRY((options->bf16 ? nmlp_kernels_select_bf16 : nmlp_kernels_select)(&w->kernels, cpu, options->isa, err));
     w->check_finite = !options->skip_finite_check;
@@ -256,6 +284,21 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
     nmlp_mem_free(w);
 }
 
+nmlp_status nmlp_cpu_weights_hold(nmlp_cpu_weights *w, int64_t l, nmlp_err *err) {
+    if (l < w->n_resident || l == w->held) return NMLP_OK;
+    nmlp_cpu_layer *last = w->held >= 0 ? &w->layers[w->held] : NULL;
+    if (last && (last->replaced || last->replaced_attention[0].out))
+        return nmlp_fail(err, NMLP_E_ARG, "layer %lld is wanted while another has a stand-in", (long long)l);
+    if (last) drop_matrices(last);
+    w->held = -1;
+    nmlp_status st = make_matrices(w, l, err);
+    if (st == NMLP_OK)
+        w->held = l;
+    else
+        drop_matrices(&w->layers[l]);
+    return st;
+}
+
 static nmlp_status make_replacement(const nmlp_cpu_weights *w, nmlp_mlp **out, const nmlp_mlp_desc *desc,
                                     nmlp_err *err) {
     nmlp_mlp_desc wanted = *desc;
@@ -294,6 +337,7 @@ nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *w, int64_t l, const nmlp_
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "layer %lld has %s, which cannot be replaced", (long long)l,
                          layer->slices ? "slices" : "factors that processes share");
     if (layer->experts) return set_experts(w, layer, desc, err);
+    if (desc) NMLP_RETURN_IF_FAILED(nmlp_cpu_weights_hold(w, l, err));
     if (desc) NMLP_RETURN_IF_FAILED(make_replacement(w, &made, desc, err));
     if (layer->replaced) { /* drop the stand-in */
         nmlp_mlp_destroy(layer->mlp);
@@ -310,6 +354,7 @@ nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *w, int64_t l, const nmlp_
 nmlp_status nmlp_cpu_weights_set_attention(nmlp_cpu_weights *w, int64_t l, const nmlp_layer *source, nmlp_err *err) {
     nmlp_cpu_layer *layer = &w->layers[l];
     nmlp_cpu_projection made[NMLP_ATTENTION_MATRICES] = {0};
+    if (source) NMLP_RETURN_IF_FAILED(nmlp_cpu_weights_hold(w, l, err));
     if (source) {
         nmlp_status st = make_attention(w, made, source, &w->model->layers[l], err);
         if (st != NMLP_OK) {

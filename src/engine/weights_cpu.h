@@ -53,11 +53,15 @@ typedef struct nmlp_cpu_weights {
     nmlp_cpu_layer *layers;
     float *final_norm; /* [H] */
     nmlp_linear *lm_head;
+    int64_t n_resident; /* layers whose matrices stay; the first always does */
+    int64_t held;       /* of the others, the one whose matrices are there; -1: none */
 } nmlp_cpu_weights;
 
 nmlp_status nmlp_cpu_weights_create(nmlp_cpu_weights **out, const nmlp_model *model, const nmlp_engine_options *options,
                                     nmlp_err *err);
 void nmlp_cpu_weights_destroy(nmlp_cpu_weights *weights);
+/* See nmlp_engine_hold_layer. */
+nmlp_status nmlp_cpu_weights_hold(nmlp_cpu_weights *weights, int64_t layer, nmlp_err *err);
 /* See nmlp_engine_set_mlp. */
 nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *weights, int64_t layer, const nmlp_mlp_desc *desc,
                                      nmlp_err *err);

@@ -12,6 +12,9 @@
 #include "service/mlp_cost.h"
 #include "text/tokenizer.h"
 
+/* Layers run one after the other over all windows, so that packing one each time costs little beside running it; a
+ * model need not fit into memory. */
+enum { RESIDENT_BYTES = 1 << 30 };
 enum { TRAINIUM_TILE = 128, SLICE_TILE = 8, ROUNDS_MAX = 8, PATH_MAX_BYTES = 4096 };
 
 struct job {
@@ -77,6 +80,7 @@ static nmlp_status load(struct job *j, nmlp_err *err) {
         NMLP_RETURN_IF_FAILED(nmlp_config_load(&config, j->model_dir, err));
         options.precision = nmlp_compress_is_large(&config) ? "bf16" : "f32";
     }
+    options.resident_bytes = RESIDENT_BYTES;
     options.work.calib_tokens = j->request->method.calib_tokens;
     return nmlp_load(&j->dense, j->model_dir, &options, err);
 }

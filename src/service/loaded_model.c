@@ -38,6 +38,9 @@ static nmlp_status take_part(nmlp_loaded *loaded, nmlp_engine_options *engine, c
 static nmlp_status check_memory(const nmlp_model *model, const nmlp_load_options *options, nmlp_err *err) {
     nmlp_model_size size = nmlp_model_measure(model);
     double weights = options->dequantise ? 4.0 * (double)size.params : (double)size.bytes;
+    double layers = weights * (double)(size.mlp_params + size.attention_params) / (double)size.params;
+    double kept = (double)options->resident_bytes + layers / (double)model->config.n_layers;
+    if (options->resident_bytes > 0 && kept < layers) weights -= layers - kept;
     int n_parts = options->tensor_group ? options->tensor_group->size : 1;
     return nmlp_memory_need(weights / n_parts + nmlp_memory_work_bytes(&model->config, &options->work), err);
 }
@@ -58,7 +61,8 @@ nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_opti
     nmlp_status st = NMLP_OK;
     const nmlp_progress *progress = options->progress;
     *loaded = (nmlp_loaded){0};
-    nmlp_engine_options engine_options = {.isa = options->isa, .group = options->group, .progress = progress};
+    nmlp_engine_options engine_options = {
+        .isa = options->isa, .group = options->group, .resident_bytes = options->resident_bytes, .progress = progress};
     NMLP_TRY(nmlp_backend_choose(&engine_options.backend, options->device, options->isa, err));
     NMLP_TRY(check_precision(options->precision, err));
     if (options->split && !options->tensor_group)

@@ -36,6 +36,7 @@ typedef struct nmlp_load_options {
                                                model/cluster_cost.h; NULL or "auto": each layer by what is measured */
     bool leads;                             /* of a tensor_group: the others follow this one's steps
                                                (engine/backend_shared.h) instead of making the same themselves */
+    int64_t resident_bytes;                 /* of nmlp_engine_options */
     nmlp_memory_work work;                  /* what the caller will do, for a refusal before it begins */
     const nmlp_progress *progress;          /* may be NULL */
 } nmlp_load_options;

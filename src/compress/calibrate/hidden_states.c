@@ -146,6 +146,7 @@ nmlp_status nmlp_hidden_states_run_layer(nmlp_hidden_states *stream, const nmlp_
                               .mlp_inside = taps->squares ? on_inside : NULL,
                               .mlp_output = taps->y ? on_output : NULL};
     nmlp_compress_work before = nmlp_compress_times_enter(stream->times, NMLP_COMPRESS_WORK_FORWARD);
+    NMLP_TRY(nmlp_engine_hold_layer(engine, layer, err));
     NMLP_TRY(nmlp_session_create(&session, engine, w->context, w->context, taps->squares != NULL, err));
     nmlp_session_set_observer(session, &observer);
     for (int64_t i = 0; i < w->n_calib + w->n_heldout; i++) {
@@ -169,6 +170,7 @@ nmlp_status nmlp_hidden_states_run_attention(nmlp_hidden_states *stream, const n
                               .attention_input = taps->attention_x ? on_attention_input : NULL,
                               .attention_mixed = taps->attention_mixed ? on_attention_mixed : NULL};
     nmlp_compress_work before = nmlp_compress_times_enter(stream->times, NMLP_COMPRESS_WORK_FORWARD);
+    NMLP_TRY(nmlp_engine_hold_layer(engine, layer, err));
     NMLP_TRY(nmlp_session_create(&session, engine, w->context, w->context, false, err));
     nmlp_session_set_observer(session, &observer);
     for (int64_t i = 0; i < w->n_calib + w->n_heldout; i++) {

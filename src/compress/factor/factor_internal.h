@@ -16,7 +16,7 @@ typedef struct nmlp_factor_buffers {
     double *input;                 /* [H,H] of that layer */
     double *output;                /* [slices,H,H] */
     double *spent;                 /* [H,H] a Gram matrix on its way to another process */
-    double *w[NMLP_MLP_MATRICES];
+    double *w[NMLP_MLP_MATRICES];  /* of the MLP that is factorised, meanwhile */
     const nmlp_kernels *kernels;
     nmlp_expert_sampler sampler; /* of a model with experts */
     float *attention_x;          /* [T,H], where attentions take part, and what follows */

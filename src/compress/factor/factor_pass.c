@@ -124,6 +124,17 @@ out:
     return st;
 }
 
+/* The matrices of an MLP in f64, in `room`: only who factorises has such, and only meanwhile. */
+static nmlp_status widen_mlp(const nmlp_factor_pass *s, nmlp_factor_buffers *b, nmlp_arena *room,
+                             const nmlp_factors mlp[NMLP_MLP_MATRICES], nmlp_err *err) {
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        b->w[i] = nmlp_arena_new(room, (size_t)nmlp_view_elems(&mlp[i].w), sizeof(double), err);
+        if (!b->w[i]) return NMLP_E_NOMEM;
+        nmlp_widen(nmlp_engine_pool(s->engine), b->w[i], &mlp[i].w);
+    }
+    return NMLP_OK;
+}
+
 static nmlp_status factorise_layer(nmlp_factor_pass *s, int64_t l, nmlp_factor_buffers *b, const char *path,
                                    nmlp_err *err) {
     const nmlp_compress_options *o = s->options;
@@ -131,9 +142,10 @@ static nmlp_status factorise_layer(nmlp_factor_pass *s, int64_t l, nmlp_factor_b
     const nmlp_config *c = &model->config;
     nmlp_nested nested[NMLP_NESTED_COUNT] = {0};
     nmlp_status st = NMLP_OK;
-    nmlp_pool *pool = nmlp_engine_pool(s->engine);
+    nmlp_arena room;
     double *d_gate = b->weights_of_rows, *d_up = b->weights_of_rows + c->intermediate;
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) nmlp_widen(pool, b->w[i], &model->layers[l].mlp[i].w);
+    nmlp_arena_init(&room);
+    NMLP_TRY(widen_mlp(s, b, &room, model->layers[l].mlp, err));
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_MOMENTS);
     if (o->whiten && o->shrink) nmlp_gram_shrink(b->input, c->hidden, s->share->calib_tokens);
     if (o->row_weights)
@@ -145,6 +157,7 @@ static nmlp_status factorise_layer(nmlp_factor_pass *s, int64_t l, nmlp_factor_b
                                     o->row_weights ? 2 * c->intermediate : 0, err));
 out:
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) nmlp_nested_fini(&nested[i]);
+    nmlp_arena_fini(&room);
     nmlp_mlp_release(model->layers[l].mlp);
     return st;
 }
@@ -159,11 +172,11 @@ static nmlp_status factorise_expert(nmlp_factor_pass *s, const nmlp_factors mlp[
     nmlp_nested nested[NMLP_NESTED_COUNT] = {0};
     nmlp_status st = NMLP_OK;
     nmlp_pool *pool = nmlp_engine_pool(s->engine);
+    nmlp_arena room;
+    nmlp_arena_init(&room);
+    NMLP_TRY(widen_mlp(s, b, &room, mlp, err));
     nmlp_module_moments moments = moments_of(s, b, inner);
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        nmlp_widen(pool, b->w[i], &mlp[i].w);
-        moments.views[i] = mlp[i].w;
-    }
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) moments.views[i] = mlp[i].w;
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_MOMENTS);
     if (o->whiten) {
         NMLP_TRY(nmlp_gram_cap_tokens(pool, NULL, sample->x, sample->n, h, o->cap, &n_capped, err));
@@ -186,6 +199,7 @@ static nmlp_status factorise_expert(nmlp_factor_pass *s, const nmlp_factors mlp[
                                     o->row_weights ? 2 * inner : 0, err));
 out:
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) nmlp_nested_fini(&nested[i]);
+    nmlp_arena_fini(&room);
     nmlp_mlp_release(mlp);
     return st;
 }

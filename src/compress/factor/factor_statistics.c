@@ -32,10 +32,6 @@ nmlp_status nmlp_factor_buffers_new(nmlp_factor_buffers *b, nmlp_arena *arena, c
     b->input = nmlp_arena_new(arena, h * h, sizeof(double), err);
     b->output = nmlp_arena_new(arena, (size_t)s->options->slices * h * h, sizeof(double), err);
     b->spent = nmlp_arena_new(arena, nmlp_group_size(s->share->group) > 1 ? h * h : 1, sizeof(double), err);
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        b->w[i] = nmlp_arena_new(arena, h * i_dim, sizeof(double), err);
-        if (!b->w[i]) return NMLP_E_NOMEM;
-    }
     return b->x && b->y && b->weights && b->squares && b->weights_of_rows && b->input && b->output && b->spent
                ? NMLP_OK
                : NMLP_E_NOMEM;

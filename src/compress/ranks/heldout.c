@@ -162,23 +162,34 @@ static void cache_logits(struct scorer *s, nmlp_heldout *h, int64_t window) {
     }
 }
 
-/* rows [context, H]: room for a window. */
-static nmlp_status run_dense(nmlp_heldout *h, struct scorer *s, float *rows, nmlp_err *err) {
+static void run_layer(const nmlp_heldout *h, nmlp_session *session, int64_t layer, float *rows, int64_t n_windows) {
+    int64_t context = h->windows->context;
+    for (int64_t i = 0; i < n_windows; i++)
+        nmlp_session_run_layer(session, layer, rows + i * context * h->hidden, 0, context);
+}
+
+/* Through a layer as the engine has it. */
+static nmlp_status run_windows(struct scorer *s, int64_t layer, float *rows, int64_t n_windows, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(nmlp_engine_hold_layer(s->engine, layer, err));
+    run_layer(s->heldout, s->session, layer, rows, n_windows);
+    return NMLP_OK;
+}
+
+/* Windows begin..end-1; rows [end-begin, context, H]: room for them. */
+static nmlp_status run_dense(nmlp_heldout *h, struct scorer *s, int64_t begin, int64_t end, float *rows,
+                             nmlp_err *err) {
     const nmlp_calib_windows *w = h->windows;
-    size_t window_bytes = (size_t)(w->context * h->hidden) * sizeof(float);
-    int64_t begin = nmlp_group_share(h->group, w->n_heldout, nmlp_group_rank(h->group));
-    int64_t end = nmlp_group_share(h->group, w->n_heldout, nmlp_group_rank(h->group) + 1);
+    int64_t window = w->context * h->hidden, n_probe = nmlp_max(nmlp_min(end, h->n_probe) - begin, 0);
+    NMLP_RETURN_IF_FAILED(nmlp_session_embed(s->session, w->ids + (w->n_calib + begin) * w->context,
+                                             (end - begin) * w->context, rows, err));
+    for (int64_t l = 0; l < h->n_layers; l++) {
+        if (n_probe > 0) memcpy(h->inputs[l] + begin * window, rows, (size_t)(n_probe * window) * sizeof *rows);
+        NMLP_RETURN_IF_FAILED(run_windows(s, l, rows, end - begin, err));
+    }
     for (int64_t i = begin; i < end; i++) {
-        int64_t first = i * w->context;
-        NMLP_RETURN_IF_FAILED(
-            nmlp_session_embed(s->session, w->ids + w->n_calib * w->context + first, w->context, rows, err));
-        for (int64_t l = 0; l < h->n_layers; l++) {
-            if (i < h->n_probe) memcpy(h->inputs[l] + first * h->hidden, rows, window_bytes);
-            nmlp_session_run_layer(s->session, l, rows, 0, w->context);
-        }
-        final_rows(s, rows, h->reference + i * h->n_scored * h->hidden);
+        final_rows(s, rows + (i - begin) * window, h->reference + i * h->n_scored * h->hidden);
         if (i < h->n_cached) cache_logits(s, h, i);
-        score_window(s, i, rows);
+        score_window(s, i, rows + (i - begin) * window);
     }
     return NMLP_OK;
 }
@@ -222,12 +233,14 @@ nmlp_status nmlp_heldout_create(nmlp_heldout *h, const nmlp_engine *dense, const
                         .step = options->step,
                         .n_scored = (windows->context - 2 + options->step) / options->step,
                         .times = options->times};
-    float *rows = nmlp_mem_new((size_t)(windows->context * c->hidden), sizeof *rows, err);
+    int64_t begin = nmlp_group_share(h->group, windows->n_heldout, nmlp_group_rank(h->group));
+    int64_t end = nmlp_group_share(h->group, windows->n_heldout, nmlp_group_rank(h->group) + 1);
+    float *rows = nmlp_mem_new((size_t)((end - begin) * windows->context * c->hidden) + 1, sizeof *rows, err);
     if (!rows) return NMLP_E_NOMEM;
     nmlp_compress_work before = nmlp_compress_times_enter(h->times, NMLP_COMPRESS_WORK_FORWARD);
     NMLP_TRY(new_memory(h, c->vocab, err));
     NMLP_TRY(scorer_open(&s, h, dense, err));
-    NMLP_TRY(run_dense(h, &s, rows, err));
+    NMLP_TRY(run_dense(h, &s, begin, end, rows, err));
     NMLP_TRY(gather_dense(h, &s, err));
     h->dense = scorer_loss(&s, windows->n_heldout);
 out:
@@ -252,12 +265,6 @@ void nmlp_heldout_destroy(nmlp_heldout *h) {
     *h = (nmlp_heldout){0};
 }
 
-static void run_windows(const nmlp_heldout *h, nmlp_session *session, int64_t layer, float *rows, int64_t n_windows) {
-    int64_t context = h->windows->context;
-    for (int64_t i = 0; i < n_windows; i++)
-        nmlp_session_run_layer(session, layer, rows + i * context * h->hidden, 0, context);
-}
-
 /* One layer with another MLP in it; a session is sized for what is in the engine, so it gets its own. */
 static nmlp_status run_changed(const nmlp_heldout *h, const nmlp_engine *engine, const nmlp_mlp_overrides *in,
                                int64_t layer, float *rows, int64_t n_windows, nmlp_err *err) {
@@ -266,7 +273,7 @@ static nmlp_status run_changed(const nmlp_heldout *h, const nmlp_engine *engine,
     nmlp_status st = in->install(in->ctx, layer, err);
     if (st == NMLP_OK) st = nmlp_session_create(&session, engine, h->windows->context, h->windows->context, false, err);
     nmlp_compress_times_enter(h->times, before);
-    if (st == NMLP_OK) run_windows(h, session, layer, rows, n_windows);
+    if (st == NMLP_OK) run_layer(h, session, layer, rows, n_windows);
     nmlp_session_destroy(session);
     in->remove(in->ctx, layer);
     return st;
@@ -291,7 +298,7 @@ static nmlp_status measure_windows(struct scorer *s, int64_t from_layer, int64_t
         if (in && in->changes(in->ctx, l)) {
             NMLP_TRY(run_changed(h, s->engine, in, l, rows, n, err));
         } else {
-            run_windows(h, s->session, l, rows, n);
+            NMLP_TRY(run_windows(s, l, rows, n, err));
         }
     }
     for (int64_t i = 0; i < n; i++) score_window(s, first + i, rows + i * w->context * h->hidden);

@@ -29,10 +29,11 @@ static void path_of(char path[4096], const char *family) {
     snprintf(path, 4096, "%s/tests/data/families/%s", NMLP_TEST_ROOT, family);
 }
 
-static nmlp_status compress(const char *family, const char *to, const nmlp_compress_options *options,
-                            nmlp_compress_report *report, nmlp_err *err) {
+/* By an engine of which so many bytes of layers stay in memory; 0: all. */
+static nmlp_status compress_within(int64_t resident_bytes, const char *family, const char *to,
+                                   const nmlp_compress_options *options, nmlp_compress_report *report, nmlp_err *err) {
     static int32_t ids[N_IDS];
-    nmlp_engine_options engine_options = {0};
+    nmlp_engine_options engine_options = {.resident_bytes = resident_bytes};
     nmlp_engine *engine;
     nmlp_model model;
     char from[4096];
@@ -44,6 +45,27 @@ static nmlp_status compress(const char *family, const char *to, const nmlp_compr
     nmlp_engine_destroy(engine);
     nmlp_model_close(&model);
     return st;
+}
+
+static nmlp_status compress(const char *family, const char *to, const nmlp_compress_options *options,
+                            nmlp_compress_report *report, nmlp_err *err) {
+    return compress_within(0, family, to, options, report, err);
+}
+
+static void assert_same_weights(const char *one, const char *other) {
+    char a[2100], b[2100];
+    nmlp_str want, got;
+    nmlp_err err;
+    nmlp_str_init(&want);
+    nmlp_str_init(&got);
+    snprintf(a, sizeof a, "%s/model.safetensors", one);
+    snprintf(b, sizeof b, "%s/model.safetensors", other);
+    nmlp_assert_ok(nmlp_file_read(&want, a, 1 << 24, &err), &err);
+    nmlp_assert_ok(nmlp_file_read(&got, b, 1 << 24, &err), &err);
+    assert_int_equal(want.len, got.len);
+    assert_memory_equal(want.data, got.data, want.len);
+    nmlp_str_fini(&want);
+    nmlp_str_fini(&got);
 }
 
 /* Ranks are uniform, so that attention has factors whatever the text says. */
@@ -143,10 +165,9 @@ static bool stop_after(void *ctx, const char *stage, double done, double total, 
 
 /* Stopped at several places, each time gone on from there: the bytes are those of a run without a stop. */
 static void check_resume(const char *family, bool attention) {
-    char dir[1024], whole[2048], again[2048], a[2100], b[2100];
+    char dir[1024], whole[2048], again[2048];
     nmlp_compress_options options = options_of(0.2, attention);
     nmlp_compress_report report;
-    nmlp_str want, got;
     nmlp_err err;
     int64_t n_stops = 0;
     nmlp_test_mkdtemp(dir, sizeof dir);
@@ -167,17 +188,39 @@ static void check_resume(const char *family, bool attention) {
     }
     nmlp_compress_report_fini(&report);
     assert_true(n_stops >= 3);
-    nmlp_str_init(&want);
-    nmlp_str_init(&got);
-    snprintf(a, sizeof a, "%s/model.safetensors", whole);
-    snprintf(b, sizeof b, "%s/model.safetensors", again);
-    nmlp_assert_ok(nmlp_file_read(&want, a, 1 << 24, &err), &err);
-    nmlp_assert_ok(nmlp_file_read(&got, b, 1 << 24, &err), &err);
-    assert_int_equal(want.len, got.len);
-    assert_memory_equal(want.data, got.data, want.len);
-    nmlp_str_fini(&want);
-    nmlp_str_fini(&got);
+    assert_same_weights(whole, again);
     nmlp_test_rmdir(dir);
+}
+
+/* Only the first layer stays in memory, the others are made when they run; with experts all stay. */
+static void layers_that_do_not_stay_give_the_same_bytes(void **state) {
+    static const struct {
+        const char *family;
+        bool attention, adaptive, token_weights;
+    } cases[] = {{"qwen3", false, true, true},
+                 {"qwen3", true, false, false},
+                 {"gemma3", false, true, false},
+                 {"qwen3-moe", false, true, false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char dir[1024], all[2048], one[2048];
+        nmlp_compress_options options = options_of(0.2, cases[i].attention);
+        nmlp_compress_report report;
+        nmlp_err err;
+        nmlp_test_mkdtemp(dir, sizeof dir);
+        snprintf(all, sizeof all, "%s/all", dir);
+        snprintf(one, sizeof one, "%s/one", dir);
+        options.adaptive = cases[i].adaptive;
+        options.token_weights = cases[i].token_weights;
+        options.rounds = 1;
+        nmlp_assert_ok(compress(cases[i].family, all, &options, &report, &err), &err);
+        assert_true(report.n_layers > 1);
+        nmlp_compress_report_fini(&report);
+        nmlp_assert_ok(compress_within(1, cases[i].family, one, &options, &report, &err), &err);
+        nmlp_compress_report_fini(&report);
+        assert_same_weights(all, one);
+        nmlp_test_rmdir(dir);
+    }
 }
 
 static void an_interrupted_run_with_attention_ends_with_the_same_bytes(void **state) {
@@ -211,6 +254,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_of_every_kind),
         cmocka_unit_test(more_choice_is_never_worse),
+        cmocka_unit_test(layers_that_do_not_stay_give_the_same_bytes),
         cmocka_unit_test(an_interrupted_run_with_attention_ends_with_the_same_bytes),
         cmocka_unit_test(an_interrupted_run_of_experts_ends_with_the_same_bytes),
         cmocka_unit_test(what_does_not_go_with_attention_is_refused),
