@@ -7,8 +7,6 @@
 
 /* Values that a sum moves at a time: bounds its memory to this times (members + 1) / members. */
 enum { SUM_CHUNK = 1 << 20 };
-/* Values that all members together may send at once to all: 256 KB. */
-enum { SMALL_SUM = 1 << 16 };
 /* Bytes that one member gives at a time. */
 enum { GIVE_CHUNK = 1 << 26 };
 
@@ -128,7 +126,7 @@ static nmlp_status sum_small(const nmlp_process_group *g, float *values, int64_t
 
 nmlp_status nmlp_group_sum_f32(const nmlp_process_group *g, float *values, int64_t n, nmlp_err *err) {
     if (nmlp_group_size(g) == 1) return NMLP_OK;
-    if (n * g->size <= SMALL_SUM) return sum_small(g, values, n, err);
+    if (nmlp_group_sum_is_small(g->size, n)) return sum_small(g, values, n, err);
     nmlp_status st = NMLP_OK;
     int64_t most = nmlp_min(n, SUM_CHUNK);
     float *received = nmlp_mem_new((size_t)(most + g->size), sizeof *received, err);

@@ -26,8 +26,9 @@ typedef void nmlp_cluster_on_lost(const nmlp_err *err);
 nmlp_status nmlp_cluster_check_timeout(double timeout_s, nmlp_err *err);
 /* Begins MPI where a launcher started several processes; else *group is NULL. Once per process. */
 nmlp_status nmlp_cluster_join(nmlp_cluster **out, double timeout_s, nmlp_err *err);
-/* From now on every collective takes as much longer as a network would make it: ceil(log2 P) messages of `latency_us`,
- * and what a process receives at `gbit` (0: no limit). For measurements where the processes are on one machine. */
+/* From now on every collective takes as much longer as a network would make it: `latency_us`, since all send at the
+ * same time, and what a process receives at `gbit` (0: no limit). For measurements where the processes are on one
+ * machine. */
 void nmlp_cluster_emulate(nmlp_cluster *cluster, double latency_us, double gbit);
 /* How long a gather of so many bytes in all takes, by MPI and through memory that the processes share, where they are
  * on one machine. Which of the two is faster was measured at the beginning for messages of several sizes. */

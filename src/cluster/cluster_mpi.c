@@ -15,7 +15,17 @@
 #include "cluster/cluster.h"
 #include "cluster/shared_window.h"
 
-enum { BROADCAST_CHUNK = 1 << 28, SPIN_US = 200, SHARED_SIZES = 4, TIMING_ROUNDS = 3, TIMING_GATHERS = 5 };
+enum {
+    BROADCAST_CHUNK = 1 << 28,
+    FLAT_BROADCAST = 1 << 12,
+    SPIN_US = 200,
+    PAUSE_US_MIN = 20,
+    PAUSE_US_MAX = 1000,
+    PAUSES = 64,
+    SHARED_SIZES = 4,
+    TIMING_ROUNDS = 3,
+    TIMING_GATHERS = 5
+};
 
 /* The path of a message is that which was faster at the first of these sizes that it does not exceed. */
 static const int64_t shared_sizes[SHARED_SIZES] = {1 << 10, 1 << 14, 1 << 18, 1 << 20};
@@ -46,7 +56,8 @@ static nmlp_status fail_late(const nmlp_cluster *c, double timeout_s, const char
     return NMLP_E_IO;
 }
 
-/* Polls without pause first: a collective inside a node takes microseconds. Then it leaves the core to others. */
+/* Polls without pause first: a collective inside a node takes microseconds. Then it leaves the core to others, for a
+ * part of what it has waited: the longer a wait, the less a late look costs and the more a core that is kept busy. */
 static nmlp_status poll(const nmlp_cluster *c, MPI_Request *request, double timeout_s, const char *what,
                         nmlp_err *err) {
     double begin = nmlp_clock_seconds();
@@ -59,7 +70,8 @@ static nmlp_status poll(const nmlp_cluster *c, MPI_Request *request, double time
         if (waited < 1e-6 * SPIN_US) {
             sched_yield();
         } else {
-            (void)nanosleep(&(struct timespec){.tv_nsec = waited < 0.1 ? 20000 : 1000000}, NULL);
+            double pause_s = fmin(fmax(waited / PAUSES, 1e-6 * PAUSE_US_MIN), 1e-6 * PAUSE_US_MAX);
+            (void)nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * pause_s)}, NULL);
         }
     }
     return fail_late(c, timeout_s, what, err);
@@ -109,7 +121,7 @@ void nmlp_cluster_emulate(nmlp_cluster *cluster, double latency_us, double gbit)
 
 /* Behind a collective, in which this process has received so many bytes. */
 static void emulate(const nmlp_cluster *c, int64_t bytes) {
-    double end = nmlp_clock_seconds() + 1e-6 * c->latency_us * ceil(log2((double)c->group.size));
+    double end = nmlp_clock_seconds() + 1e-6 * c->latency_us;
     if (c->gbit > 0) end += (double)bytes * 8e-9 / c->gbit;
     if (!(c->latency_us > 0) && !(c->gbit > 0)) return;
     for (double left = end - nmlp_clock_seconds(); left > 0; left = end - nmlp_clock_seconds())
@@ -130,20 +142,21 @@ static nmlp_status gather_shared(nmlp_cluster *c, void *data, const int64_t *fir
     return end_wait(c, fail_late(c, timeout_s, what, err), err);
 }
 
-static nmlp_status gather_by_library(nmlp_cluster *c, void *data, const int64_t *first, nmlp_err *err) {
+static nmlp_status gather_by_library(nmlp_cluster *c, void *data, const int64_t *first, double timeout_s,
+                                     const char *what, nmlp_err *err) {
     MPI_Request request;
     NMLP_RETURN_IF_FAILED(lay_out(c, first, false, err));
     NMLP_RETURN_IF_FAILED(check(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, c->counts, c->starts,
                                                 MPI_BYTE, MPI_COMM_WORLD, &request),
-                                "gather", err));
-    return wait_for(c, &request, "gather", err);
+                                what, err));
+    return wait_up_to(c, &request, timeout_s, what, err);
 }
 
 static nmlp_status gather(void *ctx, void *data, const int64_t *first, nmlp_err *err) {
     nmlp_cluster *c = ctx;
     int64_t bytes = first[c->group.size], own = first[c->group.rank + 1] - first[c->group.rank];
     NMLP_RETURN_IF_FAILED(takes_shared(c, bytes) ? gather_shared(c, data, first, c->timeout_s, "gather", err)
-                                                 : gather_by_library(c, data, first, err));
+                                                 : gather_by_library(c, data, first, c->timeout_s, "gather", err));
     emulate(c, bytes - own);
     return NMLP_OK;
 }
@@ -160,12 +173,14 @@ static nmlp_status exchange(void *ctx, void *received, const void *data, const i
     return NMLP_OK;
 }
 
-/* From the first process, in one message. */
+/* From the first process, in one message: few bytes to all at the same time, many along a tree of the library's. */
 static nmlp_status broadcast_once(nmlp_cluster *c, void *data, int64_t bytes, double timeout_s, nmlp_err *err) {
     MPI_Request request;
+    for (int k = 1; k <= c->group.size; k++) c->first[k] = bytes;
     if (takes_shared(c, bytes)) {
-        for (int k = 1; k <= c->group.size; k++) c->first[k] = bytes;
         NMLP_RETURN_IF_FAILED(gather_shared(c, data, c->first, timeout_s, "broadcast", err));
+    } else if (bytes <= FLAT_BROADCAST) {
+        NMLP_RETURN_IF_FAILED(gather_by_library(c, data, c->first, timeout_s, "broadcast", err));
     } else {
         NMLP_RETURN_IF_FAILED(
             check(MPI_Ibcast(data, (int)bytes, MPI_BYTE, 0, MPI_COMM_WORLD, &request), "broadcast", err));
@@ -199,7 +214,7 @@ static nmlp_status time_gathers(nmlp_cluster *c, char *data, const int64_t *firs
         double begin = nmlp_clock_seconds();
         for (int i = 0; i < TIMING_GATHERS; i++)
             NMLP_RETURN_IF_FAILED(shared ? gather_shared(c, data, first, c->timeout_s, "gather", err)
-                                         : gather_by_library(c, data, first, err));
+                                         : gather_by_library(c, data, first, c->timeout_s, "gather", err));
         *best_us = fmin(*best_us, 1e6 * (nmlp_clock_seconds() - begin) / TIMING_GATHERS);
     }
     return NMLP_OK;

@@ -84,11 +84,12 @@ static nmlp_status measure(nmlp_cluster_spec *spec, const nmlp_process_group *gr
         worst.many_s = fmax(worst.many_s, all[k].many_s);
         worst.read_s = fmax(worst.read_s, all[k].read_s);
     }
-    double p = group->size, wire_s = worst.many_s - worst.few_s;
+    /* As the arithmetic counts the waits and the bytes of a sum. */
+    bool small = nmlp_group_sum_is_small(group->size, MANY);
+    double p = group->size, wire_s = worst.many_s - (small ? 1 : 2) * worst.few_s;
+    double bits = (small ? p - 1 : 2 * (p - 1) / p) * (MANY - FEW) * 8.0 * sizeof(float);
     spec->nodes = group->size;
-    spec->latency_us = 1e6 * worst.few_s / ceil(log2(p));
-    /* As the arithmetic counts the bytes of a sum. */
-    double bits = 2 * (p - 1) / p * (MANY - FEW) * 8.0 * sizeof(float);
+    spec->latency_us = 1e6 * worst.few_s;
     spec->gbit = wire_s > 0 ? fmin(no_wire_gbit, 1e-9 * bits / wire_s) : no_wire_gbit;
     spec->read_gbs = 1e-9 * READ_WORDS * sizeof(uint64_t) / worst.read_s;
 out:
@@ -175,5 +176,5 @@ void nmlp_split_choice_text(const nmlp_split_choice *c, int64_t n_layers, nmlp_s
         between = ", ";
     }
     nmlp_str_printf(text, "; a wait takes %.1f us, %.3g Gbit/s, memory %.3g GB/s; %.3g ms a token computed",
-                    m->latency_us * ceil(log2((double)m->nodes)), m->gbit, m->read_gbs, c->token_ms);
+                    m->latency_us, m->gbit, m->read_gbs, c->token_ms);
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/process_group.h"
+
 enum { TEXT_MAX = 256, NODES_MAX = 1 << 16 };
 
 const char *nmlp_cluster_split_name(nmlp_cluster_split split) {
@@ -61,11 +63,18 @@ nmlp_status nmlp_cluster_spec_parse(nmlp_cluster_spec *spec, const char *text, n
 
 /* ---- times ---- */
 
-/* What a layer's MLP makes a node do. */
+/* What a layer's MLP makes a node do: one sum, and gathers. */
 struct share {
     double params; /* read by a node */
-    int waits;     /* of all nodes for each other */
-    double floats; /* that travel in them */
+    double summed; /* floats */
+    int n_gathers;
+    double gathered; /* floats in all of them */
+};
+
+/* What nodes wait for. */
+struct traffic {
+    double waits;
+    double floats; /* that a node receives */
 };
 
 static double read_ms(const nmlp_cluster_spec *spec, double bytes) { return bytes / (1e6 * spec->read_gbs); }
@@ -73,7 +82,7 @@ static double read_ms(const nmlp_cluster_spec *spec, double bytes) { return byte
 /* Parameters of another width than the cluster's count as so many of it. */
 static struct share dense_share(const nmlp_cluster_mlp *m, double bits, double h, double i, double p) {
     double wider = m->dense_bits > 0 ? m->dense_bits / bits : 1;
-    return (struct share){.params = wider * 3 * h * i / p, .waits = 1, .floats = h};
+    return (struct share){.params = wider * 3 * h * i / p, .summed = h};
 }
 
 /* Parameters on the side of the hidden state and on that of the intermediate one. */
@@ -89,22 +98,35 @@ static struct share share_of(const nmlp_config *c, const nmlp_cluster_mlp *m, nm
     double h = (double)c->hidden, i = (double)c->intermediate, outer, inner;
     count_factors(m, h, i, &outer, &inner);
     switch (split) {
-    case NMLP_CLUSTER_SPLIT_REPLICATED: return (struct share){.params = outer + inner / p, .waits = 1, .floats = h};
+    case NMLP_CLUSTER_SPLIT_REPLICATED: return (struct share){.params = outer + inner / p, .summed = h};
     case NMLP_CLUSTER_SPLIT_ALL:
         return (struct share){.params = (outer + inner) / p,
-                              .waits = (m->gate > 0 || m->up > 0) + (m->down > 0 ? 2 : 1),
-                              .floats = (double)(m->shared ? m->gate : m->gate + m->up) / 2 + (double)m->down +
-                                        (m->down > 0 ? h / 2 : h)};
-    case NMLP_CLUSTER_SPLIT_SLICES: return (struct share){.params = (outer + inner) / p, .waits = 1, .floats = h};
+                              .summed = m->down > 0 ? (double)m->down : h,
+                              .n_gathers = (m->gate > 0 || m->up > 0) + (m->down > 0),
+                              .gathered = (double)(m->shared ? m->gate : m->gate + m->up) + (m->down > 0 ? h : 0)};
+    case NMLP_CLUSTER_SPLIT_SLICES: return (struct share){.params = (outer + inner) / p, .summed = h};
     default: return dense_share(m, bits, h, i, p);
     }
 }
 
-static nmlp_cluster_time time_of(const nmlp_cluster_spec *spec, double p, double bytes, int waits, double floats) {
+static struct traffic gathers(double p, int n, double floats) {
+    return (struct traffic){.waits = n, .floats = (p - 1) / p * floats};
+}
+
+static struct traffic sum_of(double p, double floats) {
+    if (nmlp_group_sum_is_small((int64_t)p, (int64_t)floats)) return gathers(p, 1, p * floats);
+    return gathers(p, 2, 2 * floats);
+}
+
+static struct traffic both(struct traffic a, struct traffic b) {
+    return (struct traffic){.waits = a.waits + b.waits, .floats = a.floats + b.floats};
+}
+
+static nmlp_cluster_time time_of(const nmlp_cluster_spec *spec, double p, double bytes, struct traffic traffic) {
     nmlp_cluster_time t = {.read_ms = read_ms(spec, bytes)};
     if (p > 1) {
-        t.wait_ms = 1e-3 * waits * spec->latency_us * ceil(log2(p));
-        t.wire_ms = 2 * (p - 1) / p * floats * (double)sizeof(float) * 8 / (1e6 * spec->gbit);
+        t.wait_ms = 1e-3 * traffic.waits * spec->latency_us;
+        t.wire_ms = traffic.floats * (double)sizeof(float) * 8 / (1e6 * spec->gbit);
     }
     t.ms = t.read_ms + t.wait_ms + t.wire_ms;
     return t;
@@ -118,13 +140,15 @@ nmlp_cluster_time nmlp_cluster_layer_time(const nmlp_cluster_spec *spec, int64_t
     struct share mlps = share_of(c, mlp, split, spec->bits, p);
     double weights = 2 * h * q / p + 2 * h * kv / kv_nodes + mlps.params;
     double cache_bytes = 2 * kv / kv_nodes * (double)tokens * (double)sizeof(float);
-    return time_of(spec, p, weights * spec->bits / 8 + cache_bytes, 1 + mlps.waits, h + mlps.floats);
+    struct traffic traffic =
+        both(sum_of(p, h), both(sum_of(p, mlps.summed), gathers(p, mlps.n_gathers, mlps.gathered)));
+    return time_of(spec, p, weights * spec->bits / 8 + cache_bytes, traffic);
 }
 
 nmlp_cluster_time nmlp_cluster_head_time(const nmlp_cluster_spec *spec, int64_t nodes, const nmlp_config *c) {
     double p = (double)nodes, vocab = (double)c->vocab;
     /* Two waits: the gather of the logits, whose bytes pass once, and the message that begins the next token. */
-    return time_of(spec, p, vocab * (double)c->hidden / p * spec->bits / 8, 2, vocab / 2);
+    return time_of(spec, p, vocab * (double)c->hidden / p * spec->bits / 8, gathers(p, 2, vocab));
 }
 
 nmlp_cluster_time nmlp_cluster_time_add(nmlp_cluster_time a, nmlp_cluster_time b) {

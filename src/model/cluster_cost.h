@@ -1,8 +1,9 @@
 /* Time of one token where nodes share a model by tensor parallelism: what each must read, how often they wait for each
  * other, and what travels. Arithmetic alone; a machine's numbers come from the user or from a measurement.
  *
- * A node reads its share of the weights and of the KV cache at `read_gbs`. A sum over P nodes takes ceil(log2 P) steps
- * of `latency_us` each, and its bytes pass the network twice, but for the share that a node keeps. */
+ * A node reads its share of the weights and of the KV cache at `read_gbs`. All send to all at the same time, so that a
+ * gather takes `latency_us` whatever P is; a node receives at `gbit` what the others have. Small sums are gathers of
+ * all values; those of more than NMLP_GROUP_SMALL_SUM values take two steps, and each value passes twice. */
 #ifndef NMLP_MODEL_CLUSTER_COST_H
 #define NMLP_MODEL_CLUSTER_COST_H
 

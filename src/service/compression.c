@@ -14,7 +14,7 @@
 
 /* Layers run one after the other over all windows, so that packing one each time costs little beside running it; a
  * model need not fit into memory. */
-enum { RESIDENT_BYTES = 1 << 30 };
+enum { RESIDENT_BYTES = 1 << 29 };
 enum { TRAINIUM_TILE = 128, SLICE_TILE = 8, ROUNDS_MAX = 8, PATH_MAX_BYTES = 4096 };
 
 struct job {
