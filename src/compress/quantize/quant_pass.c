@@ -123,11 +123,15 @@ static nmlp_status new_moments(struct watch *w, nmlp_arena *arena, const nmlp_ca
     return NMLP_OK;
 }
 
-/* Sums to means, and what few tokens cannot tell about pairs of inputs towards 0. */
+/* Other text differs from the calibration text by more than its length says: pairs of inputs count as if there were no
+ * more than so many tokens for each input, so at most 4 fifths (docs/lab/quantisation.md). */
+enum { TOKENS_PER_INPUT_MAX = 4 };
+
+/* Sums to means, and what the text cannot tell about pairs of inputs towards 0. */
 static void finish_moments(double *c, double *drift, int64_t n, int64_t tokens) {
     for (int64_t i = 0; i < n * n; i++) c[i] /= (double)tokens;
     for (int64_t i = 0; drift && i < n * n; i++) drift[i] = drift[i] / (double)tokens - c[i];
-    nmlp_gram_shrink(c, n, tokens);
+    nmlp_gram_shrink(c, n, nmlp_min(tokens, TOKENS_PER_INPUT_MAX * n));
 }
 
 /* A window of the model as it was, one layer further. */

@@ -102,7 +102,7 @@ static nmlp_status fingerprint_of(uint64_t *out, const struct job *j, nmlp_err *
     const nmlp_calib_windows *w = &j->windows;
     int64_t n = j->model->config.n_layers * NMLP_QUANT_MATRICES;
     char text[256];
-    int len = snprintf(text, sizeof text, "quantize 3 %s %d %d %d %lld %lld %lld %s", NMLP_VERSION_STRING,
+    int len = snprintf(text, sizeof text, "quantize 4 %s %d %d %d %lld %lld %lld %s", NMLP_VERSION_STRING,
                        (int)j->head.dtype, j->head.group, j->head.zeros, (long long)w->context, (long long)w->n_calib,
                        (long long)w->n_heldout, nmlp_engine_isa(j->engine));
     uint64_t hash = nmlp_hash64(text, (size_t)len, 0);
