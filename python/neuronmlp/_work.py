@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import threading
 from typing import Any, Callable, Dict, Optional, Union
 
@@ -40,6 +41,15 @@ class Cancel:
         return lib.OnProgress(on_progress)
 
 
+def _start(thread: threading.Thread) -> None:
+    """Starts it with Ctrl-C held back: pressed meanwhile, it is raised when the thread runs."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def run(work: Callable[[], Any], cancel: Cancel) -> Any:
     """Runs `work` in a thread and waits. After Ctrl-C it is asked to end, and KeyboardInterrupt is raised when it has."""
     outcome: dict = {}
@@ -51,11 +61,16 @@ def run(work: Callable[[], Any], cancel: Cancel) -> Any:
             outcome["error"] = error
 
     thread = threading.Thread(target=body, name="neuronmlp", daemon=True)
-    thread.start()
     interrupt: Optional[KeyboardInterrupt] = None
-    while thread.is_alive():
+    begun = False
+    while True:  # all of it in reach of the handler: a thread left alone would run into the interpreter's end
         try:
-            thread.join(0.1)
+            if not begun:
+                begun = True
+                _start(thread)
+            while thread.is_alive():
+                thread.join(0.1)
+            break
         except KeyboardInterrupt as pressed:
             cancel.asked = True
             interrupt = pressed
