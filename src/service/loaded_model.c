@@ -50,8 +50,9 @@ static nmlp_status create_engine(nmlp_loaded *loaded, nmlp_engine_options *engin
                                  nmlp_err *err) {
     const nmlp_model *model = loaded->shard ? &loaded->shard->model : &loaded->model;
     nmlp_status st = nmlp_engine_create(&loaded->engine, model, engine, err);
-    if (st != NMLP_E_UNSUPPORTED || engine->backend == nmlp_backend_cpu() || strcmp(options->device, "auto") != 0)
-        return st;
+    bool may_fall_back =
+        options->device && strcmp(options->device, "auto") == 0 && engine->backend != nmlp_backend_cpu();
+    if (st != NMLP_E_UNSUPPORTED || !may_fall_back) return st;
     engine->backend = nmlp_backend_cpu();
     NMLP_RETURN_IF_FAILED(check_memory(&loaded->model, options, err));
     return nmlp_engine_create(&loaded->engine, model, engine, err);
