@@ -21,19 +21,6 @@ static nmlp_status check_shapes(const nmlp_config *c, nmlp_err *err) {
     return NMLP_E_UNSUPPORTED;
 }
 
-/* Of the quantised types FP8 has no kernels. */
-static nmlp_status check_types(const nmlp_model *m, nmlp_err *err) {
-    for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
-        const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
-        if (t->view.dtype != NMLP_DTYPE_FP8) continue;
-        nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s is FP8, which the GPU backend does not know",
-                  m->checkpoint.dir, t->name);
-        nmlp_fail_hint(err, "use the device cpu, or expand the checkpoint to bf16");
-        return NMLP_E_UNSUPPORTED;
-    }
-    return NMLP_OK;
-}
-
 static nmlp_status lay_out_layer(nmlp_cuda_engine *e, int64_t l, nmlp_err *err) {
     const nmlp_layer *from = &e->model->layers[l];
     nmlp_cuda_layer *to = &e->layers[l];
@@ -88,7 +75,6 @@ nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *mo
     nmlp_cuda_arena_init(&e->arena);
     e->model = model;
     NMLP_TRY(check_shapes(&model->config, err));
-    NMLP_TRY(check_types(model, err));
     NMLP_TRY(nmlp_cuda_device_open(&e->device, err));
     snprintf(e->name, sizeof e->name, "cuda (%s)", e->device.info.name);
     e->layers = nmlp_mem_new((size_t)model->config.n_layers, sizeof *e->layers, err);

@@ -162,12 +162,15 @@ static void factorised_checkpoints_match_the_cpu(void **state) {
     tiny_fini(&c);
 }
 
-/* Steps read tiles of codes, prompts the same weights as bf16: both against the CPU. */
+/* Steps read tiles of codes (of FP8 the weights as bf16), prompts the same weights as bf16: both against the CPU. */
 static void quantised_checkpoints_match_the_cpu(void **state) {
-    static const int groups[] = {0, 32, 64};
+    static const struct {
+        nmlp_dtype dtype;
+        int group;
+    } types[] = {{NMLP_DTYPE_Q8, 0}, {NMLP_DTYPE_Q4, 32}, {NMLP_DTYPE_Q4, 64}, {NMLP_DTYPE_FP8, 0}};
     (void)state;
     if (!nmlp_test_gpu()) skip();
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         tiny_checkpoint c;
         char dir[64];
         nmlp_test_mkdtemp(dir, sizeof dir);
@@ -175,7 +178,7 @@ static void quantised_checkpoints_match_the_cpu(void **state) {
         if (i) tiny_factorise(&c, 0, "gate_proj", 32, NULL);
         if (i) tiny_factorise(&c, 0, "up_proj", 64, NULL);
         if (i) tiny_mark_compressed(&c);
-        tiny_write_quantised(&c, dir, groups[i] ? NMLP_DTYPE_Q4 : NMLP_DTYPE_Q8, groups[i]);
+        tiny_write_quantised(&c, dir, types[i].dtype, types[i].group);
         check_model(dir, 60, 0x1p-5);
         nmlp_test_rmdir(dir);
         tiny_fini(&c);
