@@ -30,6 +30,12 @@ nmlp_status nmlp_fail_field(nmlp_err *err, nmlp_status code, const char *field, 
     return code;
 }
 
+nmlp_status nmlp_check_count(const char *field, int64_t value, int64_t least, int64_t most, nmlp_err *err) {
+    if (value >= least && value <= most) return NMLP_OK;
+    return nmlp_fail_field(err, NMLP_E_ARG, field, "is %lld; it must be from %lld to %lld", (long long)value,
+                           (long long)least, (long long)most);
+}
+
 void nmlp_fail_context(nmlp_err *err, const char *fmt, ...) {
     char inner[NMLP_ERR_MESSAGE_MAX];
     va_list args;

@@ -5,6 +5,8 @@
 #ifndef NMLP_BASE_STATUS_H
 #define NMLP_BASE_STATUS_H
 
+#include <stdint.h>
+
 #include "neuronmlp/status.h"
 
 #define NMLP_PRINTF(fmt_index, first_arg) __attribute__((format(printf, fmt_index, first_arg)))
@@ -15,6 +17,9 @@ nmlp_status nmlp_fail(nmlp_err *err, nmlp_status code, const char *fmt, ...) NML
 /* The same for a value of an option or request field: the message is the field's name, a space and the text, as in
  * "temperature" and "is -1; it must be 0 or more". Callers who know the field by another name find it in err->field. */
 nmlp_status nmlp_fail_field(nmlp_err *err, nmlp_status code, const char *field, const char *fmt, ...) NMLP_PRINTF(4, 5);
+
+/* NMLP_OK for a value from `least` to `most`, else NMLP_E_ARG naming the field and its bounds. */
+nmlp_status nmlp_check_count(const char *field, int64_t value, int64_t least, int64_t most, nmlp_err *err);
 
 /* Puts "where: " in front of the message of a failed call. */
 void nmlp_fail_context(nmlp_err *err, const char *fmt, ...) NMLP_PRINTF(2, 3);

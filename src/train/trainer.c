@@ -161,9 +161,7 @@ static nmlp_status check_options(nmlp_trainer *t, const nmlp_kernels **kernels, 
                   {"warmup", o->warmup, 0, 1 << 24},         {"patience", o->patience, 0, 1 << 24},
                   {"lora_rank", o->lora_rank, 1, 1 << 20}};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        if (counts[i].value < counts[i].least || counts[i].value > counts[i].most)
-            return nmlp_fail_field(err, NMLP_E_ARG, counts[i].field, "is %lld; it must be from %lld to %lld",
-                                   (long long)counts[i].value, (long long)counts[i].least, (long long)counts[i].most);
+        NMLP_RETURN_IF_FAILED(nmlp_check_count(counts[i].field, counts[i].value, counts[i].least, counts[i].most, err));
     if (!(o->rate > 0)) return nmlp_fail_field(err, NMLP_E_ARG, "rate", "is %g; it must be above 0", o->rate);
     if (!(o->clip >= 0 && o->weight_decay >= 0 && o->match >= 0))
         return nmlp_fail(err, NMLP_E_ARG, "`clip`, `weight_decay` and `match` must not be below 0");

@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/dir_stage.h"
 #include "base/hash64.h"
 #include "base/mem.h"
 #include "checkpoint/target.h"
 #include "compress/compress.h"
+#include "compress/job_folders.h"
 #include "compress/quantize/quant_budget.h"
 #include "compress/quantize/quant_pass.h"
 #include "compress/quantize/quant_write.h"
@@ -42,7 +42,7 @@ struct job {
     const nmlp_quantize_options *options;
     nmlp_quantize_report *report;
     nmlp_calib_windows windows;
-    nmlp_dir_stage output, work;
+    nmlp_job_folders folders;
     nmlp_quant_format *formats; /* [L, NMLP_QUANT_MATRICES], the report's */
     nmlp_quant_format head;
     nmlp_quant_model made;
@@ -52,21 +52,15 @@ struct job {
     int blas_threads;
 };
 
-static nmlp_status check_range(const char *field, int64_t value, int64_t least, int64_t most, nmlp_err *err) {
-    if (value >= least && value <= most) return NMLP_OK;
-    return nmlp_fail_field(err, NMLP_E_ARG, field, "is %lld; it must be from %lld to %lld", (long long)value,
-                           (long long)least, (long long)most);
-}
-
 static nmlp_status check_format(const char *field, const nmlp_quant_format *f, nmlp_err *err) {
     if (f->dtype != NMLP_DTYPE_Q4 || f->group == 32 || f->group == 64) return NMLP_OK;
     return nmlp_fail_field(err, NMLP_E_ARG, field, "has groups of %d; they must be of 32 or 64", f->group);
 }
 
 static nmlp_status check_options(const nmlp_model *m, const nmlp_quantize_options *o, nmlp_err *err) {
-    NMLP_RETURN_IF_FAILED(check_range("context", o->context, 2, INT64_C(1) << 31, err));
-    NMLP_RETURN_IF_FAILED(check_range("calibration_tokens", o->calib_tokens, 1, INT64_C(1) << 40, err));
-    NMLP_RETURN_IF_FAILED(check_range("heldout_tokens", o->heldout_tokens, -1, INT64_C(1) << 40, err));
+    NMLP_RETURN_IF_FAILED(nmlp_check_count("context", o->context, 2, INT64_C(1) << 31, err));
+    NMLP_RETURN_IF_FAILED(nmlp_check_count("calibration_tokens", o->calib_tokens, 1, INT64_C(1) << 40, err));
+    NMLP_RETURN_IF_FAILED(nmlp_check_count("heldout_tokens", o->heldout_tokens, -1, INT64_C(1) << 40, err));
     NMLP_RETURN_IF_FAILED(check_format("group", &o->body, err));
     NMLP_RETURN_IF_FAILED(check_format("head", &o->head, err));
     if (m->config.slices > 0)
@@ -79,22 +73,6 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_quantize_option
     nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: has quantised weights already", m->checkpoint.dir);
     nmlp_fail_hint(err, "quantise the checkpoint that it was made from");
     return NMLP_E_UNSUPPORTED;
-}
-
-static nmlp_status open_work(struct job *j, const char *out_dir, nmlp_err *err) {
-    nmlp_str work;
-    nmlp_str_init(&work);
-    nmlp_str_puts(&work, j->options->work_dir ? j->options->work_dir : out_dir);
-    while (work.len > 1 && work.data[work.len - 1] == '/') work.data[--work.len] = '\0';
-    if (!j->options->work_dir) nmlp_str_puts(&work, ".work");
-    nmlp_status st = nmlp_str_status(&work, err);
-    if (st == NMLP_OK && strncmp(nmlp_str_text(&work), out_dir, work.len) == 0 &&
-        strspn(out_dir + work.len, "/") == strlen(out_dir + work.len))
-        st = nmlp_fail_field(err, NMLP_E_ARG, "work_dir", "is %s; it must be another directory than the output",
-                             j->options->work_dir);
-    if (st == NMLP_OK) st = nmlp_dir_stage_open(&j->work, nmlp_str_text(&work), j->options->resume, err);
-    nmlp_str_fini(&work);
-    return st;
 }
 
 /* Of everything that a work file depends on; layers below too, since their rounding is what a layer sees. */
@@ -135,8 +113,7 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
         return nmlp_fail_field(err, NMLP_E_ARG, "heldout_tokens",
                                "leaves no held-out tokens, on which formats are chosen");
     NMLP_RETURN_IF_FAILED(nmlp_quant_model_init(&j->made, j->model, err));
-    NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&j->output, out_dir, false, err));
-    return open_work(j, out_dir, err);
+    return nmlp_job_folders_open(&j->folders, out_dir, o->work_dir, o->resume, err);
 }
 
 /* Formats that fit the budget: those that an interrupted run chose, or new ones. */
@@ -148,7 +125,7 @@ static nmlp_status choose_formats(struct job *j, nmlp_err *err) {
     uint64_t fingerprint;
     NMLP_RETURN_IF_FAILED(fingerprint_of(&fingerprint, j, err));
     fingerprint = nmlp_hash64(&o->budget_bytes, sizeof o->budget_bytes, fingerprint);
-    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "formats", err));
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->folders.work.temp_path, "formats", err));
     NMLP_RETURN_IF_FAILED(nmlp_quant_formats_read(path, fingerprint, j->formats, n, &j->head, &state, err));
     if (state == NMLP_WORK_VALID) return NMLP_OK;
     nmlp_quant_budget budget = {
@@ -163,7 +140,7 @@ static nmlp_status make(struct job *j, nmlp_err *err) {
                             .windows = &j->windows,
                             .formats = j->formats,
                             .head = j->head,
-                            .work_dir = j->work.temp_path,
+                            .work_dir = j->folders.work.temp_path,
                             .fingerprint = j->fingerprint,
                             .progress = j->options->progress,
                             .made = &j->made,
@@ -199,18 +176,11 @@ out:
 }
 
 static nmlp_status close_job(struct job *j, nmlp_status st, nmlp_err *err) {
-    bool unfinished = st != NMLP_OK && nmlp_dir_stage_has_files(&j->work);
-    if (unfinished && err && !err->hint[0])
-        nmlp_fail_hint(err, "what is done is kept in %s; the same command with `resume` goes on from there",
-                       j->work.temp_path);
     nmlp_quant_model_fini(&j->made);
     nmlp_heldout_destroy(&j->heldout);
     nmlp_calib_windows_fini(&j->windows);
     nmlp_mem_free(j->rows);
-    if (unfinished) nmlp_dir_stage_keep(&j->work);
-    if (st == NMLP_OK) st = nmlp_dir_stage_discard(&j->work, err);
-    nmlp_dir_stage_abort(&j->work);
-    nmlp_dir_stage_abort(&j->output);
+    st = nmlp_job_folders_close(&j->folders, false, st, err);
     nmlp_linalg_end(j->blas_threads);
     return st;
 }
@@ -242,7 +212,7 @@ nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     nmlp_model_size before = nmlp_model_measure(j.model);
     report->params = before.params;
     report->bytes_before = before.bytes;
-    NMLP_TRY(nmlp_quant_write(j.model, &j.made, &j.output, options->progress, report, err));
+    NMLP_TRY(nmlp_quant_write(j.model, &j.made, &j.folders.output, options->progress, report, err));
 out:
     st = close_job(&j, st, err);
     if (st != NMLP_OK) nmlp_quantize_report_fini(report);
