@@ -200,8 +200,8 @@ static void drop_matrices(nmlp_cpu_layer *layer) {
     layer->mlp = NULL;
 }
 
-/* How many layers stay within so many bytes: all where they are not alike, since sessions are sized by the first. */
-static int64_t count_resident(const nmlp_model *model, int64_t bytes) {
+/* All where layers are not alike, since sessions are sized by the first. */
+int64_t nmlp_cpu_weights_resident(const nmlp_model *model, int64_t bytes) {
     const nmlp_layer *first = &model->layers[0];
     int64_t layer_bytes = 0;
     if (bytes <= 0 || model->config.n_experts > 0 || model->config.compressed || model->config.quantised ||
@@ -240,7 +240,7 @@ nmlp_status nmlp_cpu_weights_create(nmlp_cpu_weights **out, const nmlp_model *mo
     w->model = model;
     w->pool = options->pool;
     w->tensor_group = options->tensor_group;
-    w->n_resident = count_resident(model, options->resident_bytes);
+    w->n_resident = nmlp_cpu_weights_resident(model, options->resident_bytes);
     w->held = -1;
     nmlp_arena_init(&w->arena);
     NMLP_TRY((options->bf16 ? nmlp_kernels_select_bf16 : nmlp_kernels_select)(&w->kernels, cpu, options->isa, err));

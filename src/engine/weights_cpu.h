@@ -60,6 +60,8 @@ typedef struct nmlp_cpu_weights {
 nmlp_status nmlp_cpu_weights_create(nmlp_cpu_weights **out, const nmlp_model *model, const nmlp_engine_options *options,
                                     nmlp_err *err);
 void nmlp_cpu_weights_destroy(nmlp_cpu_weights *weights);
+/* Layers of a model that stay in memory within `bytes` (resident_bytes of nmlp_engine_options). */
+int64_t nmlp_cpu_weights_resident(const nmlp_model *model, int64_t bytes);
 /* See nmlp_engine_hold_layer. */
 nmlp_status nmlp_cpu_weights_hold(nmlp_cpu_weights *weights, int64_t layer, nmlp_err *err);
 /* See nmlp_engine_set_mlp. */

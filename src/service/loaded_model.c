@@ -34,13 +34,9 @@ static nmlp_status take_part(nmlp_loaded *loaded, nmlp_engine_options *engine, c
                                    loaded->pool, err);
 }
 
-/* On the CPU weights are packed into memory of our own, of which there must be enough for all of them. */
+/* On the CPU weights are packed into memory of our own, of which there must be enough for those that stay. */
 static nmlp_status check_memory(const nmlp_model *model, const nmlp_load_options *options, nmlp_err *err) {
-    nmlp_model_size size = nmlp_model_measure(model);
-    double weights = options->dequantise ? 4.0 * (double)size.params : (double)size.bytes;
-    double layers = weights * (double)(size.mlp_params + size.attention_params) / (double)size.params;
-    double kept = (double)options->resident_bytes + layers / (double)model->config.n_layers;
-    if (options->resident_bytes > 0 && kept < layers) weights -= layers - kept;
+    double weights = nmlp_memory_weights_bytes(model, options->resident_bytes, options->dequantise);
     int n_parts = options->tensor_group ? options->tensor_group->size : 1;
     return nmlp_memory_need(weights / n_parts + nmlp_memory_work_bytes(&model->config, &options->work), err);
 }

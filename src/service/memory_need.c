@@ -1,7 +1,19 @@
 #include "service/memory_need.h"
 
+#include "base/ints.h"
+#include "engine/weights_cpu.h"
+
 /* Keys and values in bf16, or twice that: what is certain. */
 enum { CACHE_ELEM_BYTES = 2 };
+
+double nmlp_memory_weights_bytes(const nmlp_model *model, int64_t resident_bytes, bool widened) {
+    nmlp_model_size size = nmlp_model_measure(model);
+    int64_t n_layers = model->config.n_layers;
+    int64_t n_held = nmlp_min(nmlp_cpu_weights_resident(model, resident_bytes) + 1, n_layers);
+    double weights = widened ? 4.0 * (double)size.params : (double)size.bytes;
+    double layers = weights * (double)(size.mlp_params + size.attention_params) / (double)size.params;
+    return weights - layers * (double)(n_layers - n_held) / (double)n_layers;
+}
 
 double nmlp_memory_work_bytes(const nmlp_config *c, const nmlp_memory_work *work) {
     int64_t positions = work->positions < c->max_positions ? work->positions : c->max_positions;

@@ -12,6 +12,9 @@ typedef struct nmlp_memory_work {
     int64_t calib_tokens; /* statistics of activations over these, as compress and quantize take them */
 } nmlp_memory_work;
 
+/* Packed weights on the CPU: of layers that do not stay in memory (resident_bytes of nmlp_engine_options) one at a
+ * time. `widened`: quantised ones become f32. */
+double nmlp_memory_weights_bytes(const nmlp_model *model, int64_t resident_bytes, bool widened);
 double nmlp_memory_work_bytes(const nmlp_config *config, const nmlp_memory_work *work);
 
 #endif
