@@ -61,6 +61,9 @@ refuses 2 "no-such-chip" plan --target no-such-chip --op mlp --shape 1,2,3,4
 refuses 2 "expected bf16, fp16 or fp32" plan --target trn1 --op mlp --shape 1,2,3,4 --dtype int8
 refuses 2 "no tiling key" plan --target trn1 --op mlp --shape 1,256,128,256 --tiling depth=3
 refuses 2 "outside 1..1024" plan --target trn1 --op mlp --shape 1,256,128,256 --tiling ring=0
+refuses 2 "turn=3 is outside 0..2" plan --target trn1 --op mlp --shape 1,256,128,256 --tiling turn=3
+refuses 1 "turn an mlp of up to 128 rows" plan --target trn1 --op mlp --shape 300,256,128,256 --tiling turn=1
+refuses 1 "turn an mlp" plan --target trn1 --op xw --shape 1,256,256 --tiling turn=1
 refuses 1 "SBUF" plan --target trn1 --op mlp --shape 512,1000000,0,1000000
 refuses 2 "nonsense" plan --nonsense
 

@@ -171,9 +171,10 @@ nmlp_status nmlp_kernel_check_request(const nmlp_kernel *kernel, const nmlp_kern
             return nmlp_fail(err, NMLP_E_ARG, "kernel %s has no tiling key \"%s\"; it takes: %s", kernel->name, key,
                              kernel->tiling_keys[0] ? kernel->tiling_keys : "none");
         int least = listed("tail,taper,turn", key) ? 0 : 1; /* may be left out */
-        if (value < least || value > 1024)
-            return nmlp_fail(err, NMLP_E_ARG, "kernel %s: tiling %s=%lld is outside %d..1024", kernel->name, key,
-                             (long long)value, least);
+        int most = strcmp(key, "turn") == 0 ? NMLP_TURN_BUT_TAIL : 1024;
+        if (value < least || value > most)
+            return nmlp_fail(err, NMLP_E_ARG, "kernel %s: tiling %s=%lld is outside %d..%d", kernel->name, key,
+                             (long long)value, least, most);
     }
     return NMLP_OK;
 }

@@ -267,7 +267,7 @@ static choices turn_choices(const search *s, const nmlp_strip_plan *plan) {
     bool may = s->op == NMLP_PLAN_MLP && few_rows(s->rq) && held >= s->rq->shape.o && plan->rows >= s->rq->shape.s &&
                plan->columns <= (int64_t)s->rq->machine->stationary_max;
     choices c = {.v = {NMLP_TURN_NONE, NMLP_TURN_ALL, NMLP_TURN_BUT_TAIL}, .n = may ? 3 : 1};
-    if (may) fixed(s->rq, "turn", &c);
+    if (fixed(s->rq, "turn", &c) && c.v[0] != NMLP_TURN_NONE && !may) c.n = 0;
     return c;
 }
 
@@ -362,8 +362,10 @@ nmlp_status nmlp_strip_candidates(nmlp_strip_plan **out, size_t *n, size_t *n_tr
         s.st = nmlp_fail(err, NMLP_E_LIMIT, "no tiling of %s %s fits the SBUF of %s (%lld bytes per partition)",
                          nmlp_plan_op_name(op), shape, rq->machine->name, (long long)rq->machine->sbuf_usable_bytes);
         if (rq->tiling && rq->tiling->n > 0)
-            nmlp_fail_hint(
-                err, "the tiling leaves too little choice; x=4 needs one strip of rows and xc at least half of H");
+            nmlp_fail_hint(err,
+                           "the tiling leaves too little choice; x=4 needs one strip of rows and xc at least half "
+                           "of H, turn an mlp of up to %d rows, cols up to that and all of I at once",
+                           (int)rq->machine->stationary_max);
     }
     if (s.st == NMLP_OK) {
         qsort(s.list, s.n, sizeof *s.list, by_estimate);
