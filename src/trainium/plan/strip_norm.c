@@ -129,7 +129,10 @@ void nmlp_strip_normalise(nmlp_strip *b, bool apply) {
                                corner(b, b->eps, nmlp_size_const(1), rows), nmlp_accumulate_always());
     nmlp_program_append_activation(b->p, nmlp_strip_root(b, st, all, rows), corner(b, b->acc, all, rows),
                                    NMLP_FUNC_RSQRT, 1.0 / (double)h);
-    if (b->gain >= 0) multiply_x(b, st, rows);
+    /* The norm's weights before the roots are there; but x times a weight may be more than fp16 holds. */
+    bool late = b->rq->dtype == NMLP_NC_FP16;
+    if (b->gain >= 0 && !late) multiply_x(b, st, rows);
     if (apply) divide_x(b, st, rows);
+    if (b->gain >= 0 && late) multiply_x(b, st, rows);
     nmlp_program_end(b->p);
 }

@@ -1,6 +1,7 @@
 /* What planned kernels compute, against float64, at 300 random shapes; packing there and back. */
 #include "base/rng.h"
 #include "lib/testing.h"
+#include "tensor/dtype.h"
 #include "trainium/neuron/check.h"
 #include "trainium/neuron/pack.h"
 #include "trainium/plan/planner.h"
@@ -189,6 +190,39 @@ static void turned_results_match_float64_at_random_shapes(void **state) {
     }
 }
 
+/* Residual streams near the largest number of fp16: x times a weight of the norm, up to 1.5, would be none. */
+static void norm_of_large_fp16_does_not_overflow(void **state) {
+    const float largest = 6e4f;
+    nmlp_machine m;
+    nmlp_err err = {0};
+    nmlp_values *v = NULL;
+    nmlp_program *p = NULL;
+    nmlp_check_report r;
+    nmlp_tiling none = {0};
+    (void)state;
+    nmlp_assert_ok(nmlp_machine_open(&m, "trn2", &err), &err);
+    nmlp_kernel_request rq = {.machine = &m,
+                              .shape = {3, 300, 0, 260},
+                              .dtype = NMLP_NC_FP16,
+                              .tiling = &none,
+                              .fuse = {.norm_e12 = 10000000},
+                              .fp8 = true};
+    nmlp_assert_ok(nmlp_kernel_build(&p, nmlp_kernel_find("mlp", &err), &rq, &err), &err);
+    nmlp_assert_ok(nmlp_values_create(&v, p, NULL, &err), &err);
+    nmlp_assert_ok(nmlp_check_fill(v, p, 5, &err), &err);
+    for (size_t t = 0; t < p->n_tensors; t++) {
+        if (strcmp(p->tensors[t].name, "x") != 0) continue;
+        uint16_t *x = nmlp_values_tensor(v, (int)t);
+        for (int64_t i = 0; i < p->tensors[t].rows * p->tensors[t].cols; i++)
+            x[i] = nmlp_f32_to_f16(nmlp_f16_to_f32(x[i]) < 0 ? -largest : largest);
+    }
+    nmlp_assert_ok(nmlp_values_run(v, NULL, &err), &err);
+    nmlp_assert_ok(nmlp_check_values(&r, v, p, NULL, &err), &err);
+    if (!r.ok) fail_msg("error %g, limit %g", r.max_rel_err, r.limit);
+    nmlp_values_destroy(v);
+    nmlp_program_destroy(p);
+}
+
 static void planned_kernels_match_float64_at_random_shapes(void **state) {
     (void)state;
     nmlp_rng rng;
@@ -241,6 +275,7 @@ int main(void) {
         cmocka_unit_test(mixed_mlps_match_float64_at_random_shapes_and_ranks),
         cmocka_unit_test(fp8_mlps_match_float64_at_random_shapes_and_ranks),
         cmocka_unit_test(turned_results_match_float64_at_random_shapes),
+        cmocka_unit_test(norm_of_large_fp16_does_not_overflow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
