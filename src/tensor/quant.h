@@ -56,8 +56,8 @@ int64_t nmlp_quant_groups(const nmlp_view *view);
 void nmlp_quant_row_from_f32(const nmlp_view *view, int64_t row, const float *w);
 
 /* Nearest rounding of one row [K]; Q8 to +-127 of the largest value, Q6 with -32 at the largest, Q4 with -8 at the
- * largest of a group, or, where
- * zeros [groups] are given, with the least and the largest at the ends of the codes, FP8 with the largest at 240. */
+ * largest of a group, or, where zeros [groups] are given, with the least and the largest at the ends of the codes, FP8
+ * with the largest at 240. */
 void nmlp_quant_row_q8(int8_t *q, float *scale, const float *w, int64_t k);
 void nmlp_quant_row_q6(uint8_t *q, float *scale, const float *w, int64_t k);
 void nmlp_quant_row_fp8(uint8_t *q, float *scale, const float *w, int64_t k);

@@ -7,8 +7,9 @@ On a NeuronCore a module calls the package's kernels; the number of rows chooses
 the same from the same packed weights with PyTorch's own products, in the dtype of its input. With tensor parallelism a
 module holds one rank's part, and `reduce` adds the parts up.
 
-Packages may have the norm before the MLP in their kernels (`norm_eps`; its weights are part of the packed ones, or in fp8 packages a tensor beside them), and the
-residual after it (`adds_residual`): then a module takes what the norm would take, and returns what the layer would.
+Packages may have the norm before the MLP in their kernels (`norm_eps`; its weights are part of the packed ones, or in
+fp8 packages a tensor beside them), and the residual after it (`adds_residual`): then a module takes what the norm would
+take, and returns what the layer would.
 """
 import functools
 import importlib.util
@@ -208,7 +209,8 @@ class NeuronMlp(torch.nn.Module):
         n = x
         if self.package.norm_eps is not None:
             wide = x if x.dtype == torch.float64 else x.float()
-            n = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.package.norm_eps) * self.gain(wide.dtype)).to(x.dtype)
+            root = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.package.norm_eps)
+            n = (wide * root * self.gain(wide.dtype)).to(x.dtype)
         y = sum(self.core_products(n, core) for core in range(self.package.lnc))
         return x + y if self.package.adds_residual else y
 
