@@ -56,7 +56,7 @@ void nmlp_quant_q6_unpack(int8_t *codes, const void *row, int64_t first, int64_t
 
 void nmlp_quant_q6_put(void *row, int64_t i, int code) {
     uint8_t *at = (uint8_t *)row + 6 * i / 8;
-    unsigned bits = (unsigned)(code + 32) << (6 * i % 8);
+    unsigned bits = (((unsigned)code + 32u) & 63u) << (6 * i % 8);
     at[0] |= (uint8_t)bits;
     if (bits > 255u) at[1] |= (uint8_t)(bits >> 8);
 }
@@ -102,7 +102,8 @@ static float peak_of(const float *w, int64_t n) {
 static int nearest(float w, float scale, int lowest, int highest) {
     if (!(scale != 0.0f)) return 0;
     float q = nearbyintf(w / scale);
-    return q<(float)lowest ? lowest : q>(float) highest ? highest : (int)q;
+    if (!(q > (float)lowest)) return lowest; /* NaN too, which is no int */
+    return q < (float)highest ? (int)q : highest;
 }
 
 void nmlp_quant_row_q8(int8_t *q, float *scale, const float *w, int64_t k) {

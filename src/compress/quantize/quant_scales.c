@@ -6,6 +6,9 @@
 
 enum { LANES = 8 };
 
+/* Of weights below it the reciprocal of a scale may be infinite, and a code no number: they become 0. */
+static const float lowest_peak = 1e-30f;
+
 /* Rounds with one scale; then the best scale of those codes, and the error that remains with it. */
 static double try_scale(const float *w, const float *h, int64_t n, float scale, float lowest, float highest,
                         float *best_scale) {
@@ -45,7 +48,6 @@ static float peak_of(const float *w, int64_t n) {
 float nmlp_quant_search_q4(const float *w, const float *h, int64_t n) {
     float peak = peak_of(w, n), best = 0;
     double least = INFINITY;
-    const float lowest_peak = 1e-30f;
     if (!(fabsf(peak) > lowest_peak)) return 0;
     /* The peak becomes the code -8 or 7, or is clipped a little. */
     for (int side = 0; side < 2; side++) {
@@ -64,13 +66,12 @@ float nmlp_quant_search_q4(const float *w, const float *h, int64_t n) {
 float nmlp_quant_search_q4_zero(const float *w, const float *h, int64_t n, int *zero) {
     float least_w = 0, largest_w = 0, best = 0;
     double least = INFINITY;
-    const float lowest_range = 1e-30f;
     *zero = 0;
     for (int64_t i = 0; i < n; i++) {
         least_w = fminf(least_w, w[i]);
         largest_w = fmaxf(largest_w, w[i]);
     }
-    if (!(largest_w - least_w > lowest_range)) return 0;
+    if (!(largest_w - least_w > lowest_peak)) return 0;
     for (int step = 0; step < 14; step++) {
         float start = (largest_w - least_w) * (0.70f + 0.03f * (float)step) / 15.0f;
         int begin = (int)nearbyintf(-8.0f - least_w * 15.0f / (largest_w - least_w));
@@ -90,7 +91,7 @@ float nmlp_quant_search_q4_zero(const float *w, const float *h, int64_t n, int *
 float nmlp_quant_search_q8(const float *w, const float *h, int64_t n) {
     float peak = fabsf(peak_of(w, n)), best = 0;
     double least = INFINITY;
-    if (!(peak > 0)) return 0;
+    if (!(peak > lowest_peak)) return 0;
     for (int step = 0; step < 12; step++) {
         float scale;
         double error = try_scale(w, h, n, peak / (127.0f + 4.0f * (float)step), -127, 127, &scale);
@@ -105,7 +106,7 @@ float nmlp_quant_search_q8(const float *w, const float *h, int64_t n) {
 float nmlp_quant_search_q6(const float *w, const float *h, int64_t n) {
     float peak = peak_of(w, n), best = 0;
     double least = INFINITY;
-    if (!(fabsf(peak) > 0)) return 0;
+    if (!(fabsf(peak) > lowest_peak)) return 0;
     for (int side = 0; side < 2; side++) {
         for (int step = 0; step < 16; step++) {
             float code = side == 0 ? -31.0f - (float)step : 30.5f + (float)step, scale;
@@ -136,7 +137,7 @@ static double try_scale_fp8(const float *w, const float *h, int64_t n, float sca
 float nmlp_quant_search_fp8(const float *w, const float *h, int64_t n) {
     float peak = fabsf(peak_of(w, n)), best = 0;
     double least = INFINITY;
-    if (!(peak > 0)) return 0;
+    if (!(peak > lowest_peak)) return 0;
     for (int step = 0; step < 12; step++) {
         float scale;
         double error = try_scale_fp8(w, h, n, peak / (NMLP_FP8_LARGEST - 10.0f * (float)step), &scale);

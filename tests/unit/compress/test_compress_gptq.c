@@ -280,6 +280,22 @@ static void codes_in_the_format_stay(void **state) {
     free(p);
 }
 
+/* Weights so small that the reciprocal of their scale is infinite: zeros among them would have NaN for a code. */
+static void tiny_weights_have_scales_that_can_be_divided_by(void **state) {
+    static float (*const searches[])(const float *, const float *, int64_t) = {
+        nmlp_quant_search_q8, nmlp_quant_search_q6, nmlp_quant_search_q4, nmlp_quant_search_fp8};
+    float w[GROUP], h[GROUP];
+    (void)state;
+    for (int i = 0; i < GROUP; i++) {
+        w[i] = 1e-40f * (float)(i % 5 - 2);
+        h[i] = 1;
+    }
+    for (int s = 0; s < 4; s++) {
+        float scale = searches[s](w, h, GROUP);
+        assert_true(scale == 0 || isfinite(1 / scale));
+    }
+}
+
 /* Against every scale on a fine grid, with nearest codes. */
 static void searched_scales_are_near_the_best(void **state) {
     nmlp_rng rng;
@@ -327,6 +343,7 @@ int main(void) {
         cmocka_unit_test(q6_codes_are_those_of_the_paper),
         cmocka_unit_test(it_loses_less_than_nearest_rounding),
         cmocka_unit_test(codes_in_the_format_stay),
+        cmocka_unit_test(tiny_weights_have_scales_that_can_be_divided_by),
         cmocka_unit_test(searched_scales_are_near_the_best),
         cmocka_unit_test(zero_points_pay_where_groups_are_lopsided),
         cmocka_unit_test(searched_zero_points_are_near_the_best),
