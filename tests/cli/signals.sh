@@ -16,7 +16,7 @@ begins() {
     shift
     env --default-signal=INT "$command" "$@" >/dev/null 2>"$work/err" & # a shell lets what runs behind it ignore SIGINT
     pid=$!
-    for _ in $(seq 500); do
+    for _ in $(seq 6000); do # a minute: machines are busy
         [ ! -e "$folder" ] || return 0
         kill -0 "$pid" 2>/dev/null || break
         sleep 0.01
