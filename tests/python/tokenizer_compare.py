@@ -37,7 +37,9 @@ def spm_kind(name, file):
     # sentencepiece shows unknown tokens in a way of its own; `tokenizers` and we show their name.
     # It also drops all white space at the start, also what a text wrote as U+2581.
     def decode(ids):
-        return None if sp.unk_id() in ids or sp.id_to_piece(ids[:2]) == ["▁", "▁"] else sp.decode(ids)
+        pieces = sp.id_to_piece(ids[:2])
+        spaces = len(pieces) == 2 and pieces[0] == "▁" and pieces[1].startswith("▁")
+        return None if sp.unk_id() in ids or spaces else sp.decode(ids)
     return Kind(name, file, sp.encode, decode, False)
 
 

@@ -1,9 +1,7 @@
 #!/bin/sh
 # transformers loads a compressed checkpoint by the files beside it: logits, greedy text, and what save_pretrained
 # writes. Needs torch and transformers from PyPI, in the python3 that PYTHON names.
-set -eu
-command=$1
-root=$2
+. "$2/tests/lib/cli.sh"
 python=""
 for candidate in ${PYTHON:-} python3; do
     if "$candidate" -c 'import torch, transformers' 2>/dev/null; then
@@ -21,7 +19,8 @@ if [ ! -d "$model" ]; then
     echo "SKIPPED: $model is not there" >&2
     exit 77
 fi
-export PYTHONDONTWRITEBYTECODE=1 HF_HOME="$PWD/hf"
+cd "$work"
+export PYTHONDONTWRITEBYTECODE=1 HF_HOME="$work/hf"
 for name in tiny small; do
     for modules in mlp mlp,attn; do
         "$command" compress "$models/$name" -o "$name.$modules" --ratio 0.3 --modules "$modules" --alloc uniform \
