@@ -36,6 +36,7 @@ static void fini_timer(nmlp_timer *t) {
     nmlp_ledger_fini(&t->hbm);
     for (int i = 0; t->issue && i < t->n_streams; i++) nmlp_ledger_fini(&t->issue[i]);
     nmlp_mem_free(t->issue);
+    nmlp_mem_free(t->stored);
 }
 
 static nmlp_status init_buffers(nmlp_timer *t, nmlp_err *err) {
@@ -73,7 +74,8 @@ static nmlp_status init_timer(nmlp_timer *t, nmlp_err *err) {
     t->n_streams = (int)t->m->dma_issue_streams;
     t->buffers = nmlp_mem_new(t->p->n_buffers + 1, sizeof *t->buffers, err);
     t->issue = nmlp_mem_new((size_t)t->n_streams, sizeof *t->issue, err);
-    if (!t->buffers || !t->issue) return NMLP_E_NOMEM;
+    t->stored = nmlp_mem_new(t->p->n_tensors + 1, sizeof *t->stored, err);
+    if (!t->buffers || !t->issue || !t->stored) return NMLP_E_NOMEM;
     NMLP_RETURN_IF_FAILED(nmlp_ledger_init(&t->dma, t->m->dma_engines, err));
     NMLP_RETURN_IF_FAILED(nmlp_ledger_init(&t->hbm, t->m->hbm_bytes_per_ns, err));
     for (int i = 0; i < t->n_streams; i++) NMLP_RETURN_IF_FAILED(nmlp_ledger_init(&t->issue[i], 1.0, err));

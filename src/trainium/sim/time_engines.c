@@ -141,7 +141,10 @@ void nmlp_timer_transfer(nmlp_timer *t, const nmlp_step *step) {
         nmlp_timer_wait_read(t, box, NMLP_ENGINE_DMA, &wait);
     else
         nmlp_timer_wait_write(t, box, NMLP_ENGINE_DMA, false, &wait);
+    /* What one part of a kernel leaves in HBM for the next must be there: parts are calls of their own. */
+    if (!store && tensor->role == NMLP_ROLE_SCRATCH) nmlp_wait_for(&wait, t->stored[in->hbm.tensor], NMLP_STALL_DMA);
     double first, end = nmlp_timer_dma(t, wait.at, in->queue, &cost, &first);
+    if (store) t->stored[in->hbm.tensor] = fmax(t->stored[in->hbm.tensor], end);
     nmlp_traffic cause = (nmlp_traffic)tensor->role;
     if (store) {
         t->report->write_bytes[cause] += cost.bytes;

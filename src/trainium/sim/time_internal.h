@@ -55,6 +55,7 @@ typedef struct nmlp_timer {
     double psum_port[2]; /* until when VectorE [0], ScalarE [1] hold PSUM */
     double sbuf_port[2]; /* until when VectorE [0], GpSimdE [1] hold SBUF */
     nmlp_ledger dma, hbm, *issue;
+    double *stored; /* by tensor: when the last store into it was done */
     int n_streams;
 } nmlp_timer;
 

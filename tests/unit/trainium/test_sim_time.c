@@ -181,6 +181,28 @@ static void buffers_lose_copies_before_they_spill(void **state) {
     }
 }
 
+/* The second load reads what the store before it wrote, and waits for it; of an input it need not. */
+static void what_is_left_in_hbm_is_waited_for(void **state) {
+    (void)state;
+    static const char text[] = "program t\ntensor a input bf16 [128, 4096]\ntensor z %s bf16 [128, 4096]\n"
+                               "tensor y output bf16 [128, 4096]\nbuffer s sbuf bf16 [128; 4096] copies 1\n"
+                               "buffer r sbuf bf16 [128; 4096] copies 1\nbegin\n"
+                               "dma_load s[0 :+ 128; 0 :+ 4096] = a[0 :+ 128, 0 :+ 4096] queue 0\n"
+                               "dma_store %s[0 :+ 128, 0 :+ 4096] = s[0 :+ 128; 0 :+ 4096] queue 0\n"
+                               "dma_load r[0 :+ 128; 0 :+ 4096] = z[0 :+ 128, 0 :+ 4096] queue 0\nend\n";
+    nmlp_machine m = nmlp_test_machine("trn1");
+    double ns[2];
+    for (int i = 0; i < 2; i++) {
+        char program[1024];
+        snprintf(program, sizeof program, text, i ? "scratch" : "input", i ? "z" : "y");
+        nmlp_time_report r = timed(&m, program);
+        ns[i] = body_ns(&m, &r);
+    }
+    double one = m.dma_issue_ns + m.dma_start_ns + 8 * (m.dma_row_ns + 8192 / m.dma_bytes_per_ns) + m.dma_done_ns;
+    close_to(ns[1], 3 * one);
+    assert_true(ns[0] < 2.6 * one);
+}
+
 static void ledger_shares_and_fills_gaps(void **state) {
     (void)state;
     nmlp_ledger l;
@@ -193,6 +215,8 @@ static void ledger_shares_and_fills_gaps(void **state) {
     close_to(nmlp_ledger_book(&l, 20000, 15000, 15), 21000); /* the other fifteen */
     close_to(nmlp_ledger_book(&l, 7e6, 16000, 16), 7001000); /* the ring has grown ... */
     close_to(nmlp_ledger_book(&l, 10000, 16000, 16), 13000); /* ... and still knows what is taken */
+    close_to(nmlp_ledger_book(&l, 1e8, 16000, 16), 100001000);
+    close_to(nmlp_ledger_book(&l, 10000, 16000, 16), 14000); /* also after a tenth of a second */
     nmlp_ledger_fini(&l);
 }
 
@@ -237,6 +261,7 @@ int main(void) {
         cmocka_unit_test(psum_port_is_shared_on_v2_only),
         cmocka_unit_test(waiting_is_blamed_on_the_right_thing),
         cmocka_unit_test(buffers_lose_copies_before_they_spill),
+        cmocka_unit_test(what_is_left_in_hbm_is_waited_for),
         cmocka_unit_test(ledger_shares_and_fills_gaps),
         cmocka_unit_test(runs_are_deterministic_and_fast),
         cmocka_unit_test(illegal_programs_are_not_timed),
