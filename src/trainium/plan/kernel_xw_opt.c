@@ -130,10 +130,12 @@ nmlp_status nmlp_kernel_xw_opt(nmlp_program **out, const nmlp_kernel_request *rq
     return NMLP_OK;
 }
 
-/* xuT = xu^T through SBUF, as the framework does it between two kernels. */
+/* xuT = xu^T through SBUF, as the framework does it between two kernels; it is free to move rows that are long enough
+ * for the DMA engines. */
 static void transpose_in_hbm(opt *o, const nmlp_kernel_request *rq, int xu, int xuT) {
+    int64_t columns = (int64_t)rq->machine->dma_small_row_bytes / (int64_t)nmlp_nc_dtype_bytes(rq->dtype);
     nmlp_axis r = nmlp_axis_of(rq->shape.r, (int64_t)rq->machine->partitions, 1),
-              s = nmlp_axis_of(rq->shape.s, nmlp_part_moving_columns(rq), 1);
+              s = nmlp_axis_of(rq->shape.s, columns, 1);
     int flip = nmlp_part_sbuf(o->p, rq, "flip", BLOCK_COPIES, 1, s.tile, 0);
     nmlp_program_add_comment(o->p, "the second product wants x u with the rank on partitions: transpose it in HBM");
     int st = nmlp_program_begin_loop(o->p, "st", nmlp_size_const(nmlp_axis_tiles(s)), false);
