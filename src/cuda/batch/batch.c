@@ -492,8 +492,8 @@ static nmlp_status warm_up(nmlp_cuda_batch *b, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(run_nothing(b, 1, 1, err));
     if (n_items > 1) NMLP_RETURN_IF_FAILED(run_nothing(b, n_items, 1, err));
     if (most > 1) NMLP_RETURN_IF_FAILED(run_nothing(b, 1, 2, err));
-    /* rows of a prompt beside sequences: every number that they are padded to */
-    for (int64_t n = 2 * ROWS_MIN; n <= most && b->forward.max_sequences > 1;
+    /* rows of a prompt beside sequences: every number that they are padded to; the largest is measured below */
+    for (int64_t n = 2 * ROWS_MIN; n < most && b->forward.max_sequences > 1;
          n += nmlp_cuda_forward_step((int32_t)n + 1))
         NMLP_RETURN_IF_FAILED(run_nothing(b, 1, n, err));
     NMLP_RETURN_IF_FAILED(make_graphs(b, err));
