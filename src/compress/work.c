@@ -48,3 +48,15 @@ void nmlp_work_tally_note(const nmlp_work_tally *t, const char *what, const nmlp
         nmlp_progress_note(progress, text);
     }
 }
+
+nmlp_status nmlp_work_agree(const nmlp_process_group *group, int64_t found, const char *work_dir, nmlp_err *err) {
+    int64_t first = found;
+    NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(group, &first, sizeof first, err));
+    bool differs = first != found;
+    NMLP_RETURN_IF_FAILED(nmlp_group_any(group, &differs, err));
+    if (!differs) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_IO,
+                     "%s: does not hold the same files for every process; it must be on a file system "
+                     "that all of them share",
+                     work_dir);
+}

@@ -27,4 +27,8 @@ typedef struct nmlp_work_tally {
 /* Tells the user which files were there and are made again, and why. */
 void nmlp_work_tally_note(const nmlp_work_tally *tally, const char *what, const nmlp_progress *progress);
 
+/* Behind it all processes of the group have looked at what is in the work folder, and found the same: a state, or a
+ * number of files. Else it is not on a file system that they share. */
+nmlp_status nmlp_work_agree(const nmlp_process_group *group, int64_t found, const char *work_dir, nmlp_err *err);
+
 #endif

@@ -345,19 +345,6 @@ static nmlp_status run_layers(nmlp_factor_pass *s, nmlp_hidden_states *stream, i
     return open_again(s, attention, 0, &factor_files[attention], path, err);
 }
 
-/* Nobody writes before all have looked, and all must have seen the same. */
-static nmlp_status check_agreement(const nmlp_factor_pass *s, int64_t n_missing, nmlp_err *err) {
-    int64_t first = n_missing;
-    NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(s->share->group, &first, sizeof first, err));
-    bool differs = first != n_missing;
-    NMLP_RETURN_IF_FAILED(nmlp_group_any(s->share->group, &differs, err));
-    if (!differs) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_IO,
-                     "%s: does not hold the same files for every process; it must be on a file system "
-                     "that all of them share",
-                     s->work_dir);
-}
-
 nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *s, nmlp_factor_file *factor_files, nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
     int64_t tokens = nmlp_calib_windows_tokens(&s->share->own);
@@ -371,7 +358,7 @@ nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *s, nmlp_factor_file *factor_f
     const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_arena_init(&arena);
     NMLP_TRY(open_found(s, factor_files, &n_missing, err));
-    NMLP_TRY(check_agreement(s, n_missing, err));
+    NMLP_TRY(nmlp_work_agree(s->share->group, n_missing, s->work_dir, err)); /* nobody writes before */
     if (n_missing == 0) goto curves;
     NMLP_TRY(nmlp_factor_buffers_new(&b, &arena, s, err));
     if (s->n_blocks > c->n_layers) NMLP_TRY(nmlp_factor_attention_buffers(s, &b, &arena, factor_files, err));
