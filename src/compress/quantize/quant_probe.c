@@ -89,7 +89,7 @@ static void trial_remove(void *ctx, int64_t l) {
     nmlp_quant_stand_in_remove(&p->stand_in);
 }
 
-static nmlp_status probe_head(const nmlp_quant_probe *b, double *kl, nmlp_err *err) {
+static nmlp_status measure_head(const nmlp_quant_probe *b, double *kl, nmlp_err *err) {
     const nmlp_model *m = nmlp_engine_model(b->engine);
     nmlp_pool *pool = nmlp_engine_pool(b->engine);
     const nmlp_kernels *kernels;
@@ -151,18 +151,25 @@ static nmlp_status probe_matrix(const nmlp_quant_probe *b, int64_t l, int matrix
     return NMLP_OK;
 }
 
-nmlp_status nmlp_quant_probe_run(const nmlp_quant_probe *b, double *loss, nmlp_err *err) {
-    const nmlp_model *m = nmlp_engine_model(b->engine);
-    int64_t n = m->config.n_layers * NMLP_QUANT_MATRICES;
+static nmlp_status probe_head(const nmlp_quant_probe *b, double *loss, nmlp_err *err) {
     double errors[NMLP_QUANT_OPTIONS] = {0}, kl = 0;
-    for (int64_t i = 0; i < n; i++) {
-        NMLP_RETURN_IF_FAILED(probe_matrix(b, i / NMLP_QUANT_MATRICES, (int)(i % NMLP_QUANT_MATRICES),
-                                           loss + i * NMLP_QUANT_OPTIONS, err));
+    NMLP_RETURN_IF_FAILED(measure_head(b, &kl, err));
+    NMLP_RETURN_IF_FAILED(add_errors(&nmlp_engine_model(b->engine)->lm_head, nmlp_engine_pool(b->engine), errors, err));
+    fill_losses(loss, kl, errors);
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_quant_probe_run(const nmlp_quant_probe *b, double *loss, nmlp_err *err) {
+    const nmlp_process_group *group = b->heldout->group;
+    int64_t n = nmlp_engine_model(b->engine)->config.n_layers * NMLP_QUANT_MATRICES;
+    for (int64_t i = 0; i <= n; i++) {
+        double *to = loss + i * NMLP_QUANT_OPTIONS;
+        if (!nmlp_group_deals(group, i)) continue;
+        NMLP_RETURN_IF_FAILED(i == n
+                                  ? probe_head(b, to, err)
+                                  : probe_matrix(b, i / NMLP_QUANT_MATRICES, (int)(i % NMLP_QUANT_MATRICES), to, err));
         if (!nmlp_progress_update(b->progress, "probing", (double)(i + 1), (double)(n + 1), "matrices"))
             return nmlp_fail(err, NMLP_E_INTERRUPTED, "probing was stopped");
     }
-    NMLP_RETURN_IF_FAILED(probe_head(b, &kl, err));
-    NMLP_RETURN_IF_FAILED(add_errors(&m->lm_head, nmlp_engine_pool(b->engine), errors, err));
-    fill_losses(loss + n * NMLP_QUANT_OPTIONS, kl, errors);
-    return NMLP_OK;
+    return nmlp_group_gather_dealt(group, loss, NMLP_QUANT_OPTIONS * sizeof *loss, n + 1, err);
 }

@@ -17,11 +17,12 @@ int64_t nmlp_quant_option_bytes(nmlp_dtype plain, int64_t rows, int64_t cols, in
 
 typedef struct nmlp_quant_probe {
     nmlp_engine *engine;
-    const nmlp_heldout *heldout; /* with inputs of layers kept */
+    const nmlp_heldout *heldout; /* with inputs of layers kept; its group shares the matrices */
     const nmlp_progress *progress;
 } nmlp_quant_probe;
 
-/* Fills loss [L * NMLP_QUANT_MATRICES + 1, NMLP_QUANT_OPTIONS], nats per token; the head last. */
+/* Fills loss [L * NMLP_QUANT_MATRICES + 1, NMLP_QUANT_OPTIONS], nats per token; the head last. By all processes of
+ * the group together: each measures whole matrices, so none depends on how many there are. */
 nmlp_status nmlp_quant_probe_run(const nmlp_quant_probe *probe, double *loss, nmlp_err *err);
 
 #endif

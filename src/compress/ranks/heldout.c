@@ -350,12 +350,15 @@ static nmlp_status scorer_use_head(struct scorer *s, const nmlp_linear *head, nm
 
 nmlp_status nmlp_heldout_score(const nmlp_heldout *h, const nmlp_engine *engine, const float *rows,
                                const nmlp_linear *head, nmlp_loss *loss, nmlp_err *err) {
+    int64_t n = h->windows->n_heldout, first = nmlp_group_share(h->group, n, nmlp_group_rank(h->group));
+    int64_t end = nmlp_group_share(h->group, n, nmlp_group_rank(h->group) + 1);
     struct scorer s = {0};
     nmlp_status st = NMLP_OK;
     NMLP_TRY(scorer_open(&s, h, engine, err));
     NMLP_TRY(scorer_use_head(&s, head, err));
-    for (int64_t i = 0; i < h->windows->n_heldout; i++) score_window(&s, i, rows + i * h->windows->context * h->hidden);
-    *loss = scorer_loss(&s, h->windows->n_heldout);
+    for (int64_t i = first; i < end; i++) score_window(&s, i, rows + (i - first) * h->windows->context * h->hidden);
+    NMLP_TRY(gather_windows(h, s.losses, (size_t)h->n_scored * sizeof *s.losses, n, n, err));
+    *loss = scorer_loss(&s, n);
 out:
     scorer_close(&s);
     return st;

@@ -64,8 +64,9 @@ nmlp_status nmlp_heldout_measure(const nmlp_heldout *heldout, const nmlp_engine 
 nmlp_status nmlp_heldout_measure_shared(const nmlp_heldout *heldout, const nmlp_engine *engine, int64_t n_windows,
                                         const nmlp_mlp_overrides *overrides, nmlp_loss *loss, nmlp_err *err);
 
-/* Loss of hidden states rows [n_heldout*context, H] behind the last layer, which the caller made, with logits by `head`
- * (NULL: the engine's). */
+/* Loss of hidden states behind the last layer, which the caller made, with logits by `head` (NULL: the engine's), by
+ * all processes of the group together: rows [windows*context, H] are those of nmlp_group_share of the held-out windows.
+ */
 nmlp_status nmlp_heldout_score(const nmlp_heldout *heldout, const nmlp_engine *engine, const float *rows,
                                const nmlp_linear *head, nmlp_loss *loss, nmlp_err *err);
 /* Loss of the dense model's own last hidden states with logits by another head. */
