@@ -9,7 +9,7 @@
 #include "linalg/linalg.h"
 #include "tensor/quant.h"
 
-enum { ROWS_PER_TASK = 32, BLOCK = 64, SWEEPS = 3 };
+enum { ROWS_PER_TASK = NMLP_GPTQ_ROWS, BLOCK = 64, SWEEPS = 3 };
 
 static const double damping = 0.01; /* of the mean of the diagonal */
 

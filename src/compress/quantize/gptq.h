@@ -32,6 +32,9 @@ typedef struct nmlp_gptq {
 nmlp_status nmlp_gptq_init(nmlp_gptq *gptq, nmlp_pool *pool, double *moments, int64_t n, nmlp_err *err);
 void nmlp_gptq_fini(nmlp_gptq *gptq);
 
+/* Rows that are rounded together: a matrix may be rounded in parts that begin at a multiple of it, to the same bits. */
+enum { NMLP_GPTQ_ROWS = 32 };
+
 /* Fills codes and scales of `out`, a Q8 or Q4 view [N,K] with writable memory, from w [N,K]. `loss` (may be NULL)
  * receives tr (W-Q) C (W-Q)^T. */
 nmlp_status nmlp_gptq_round(const nmlp_gptq *gptq, const float *w, const nmlp_view *out, double *loss, nmlp_err *err);

@@ -236,14 +236,14 @@ static nmlp_status make_module(const nmlp_quant_maker *m, const struct module *m
     nmlp_status st = NMLP_OK;
     int last = module->n_first, step = module->shared_basis ? last : 1;
     bool any = false;
-    for (int i = 0; i < last; i += step) any = any || wants(m, module->matrix + i);
+    for (int i = 0; i < last && !m->skips[module->input]; i += step) any = any || wants(m, module->matrix + i);
     if (any) {
         NMLP_TRY(open_rounder(&r, m, module->input, nmlp_factors_cols(source), err));
         for (int i = 0; i < last; i += step)
             NMLP_TRY(make_projection(m, module->matrix + i, step, &r, &source[i], &out[i], err));
         close_rounder(&r);
     }
-    if (wants(m, module->matrix + last)) {
+    if (wants(m, module->matrix + last) && !m->skips[module->inner]) {
         NMLP_TRY(open_rounder(&r, m, module->inner, nmlp_factors_cols(&source[last]), err));
         NMLP_TRY(make_projection(m, module->matrix + last, 1, &r, &source[last], &out[last], err));
     }

@@ -70,6 +70,7 @@ typedef struct nmlp_quant_maker {
     const nmlp_quant_moments *moments;
     nmlp_arena *arena; /* of the quantised views */
     nmlp_pool *pool;
+    bool skips[NMLP_QUANT_INPUTS]; /* matrices that see this input are another process's */
 } nmlp_quant_maker;
 
 /* `out`, a copy of the source, gets quantised views: those of the attention, and those of one MLP. A type whose groups

@@ -4,7 +4,7 @@
 
 #include "base/dir_stage.h"
 #include "base/progress.h"
-#include "compress/quantize/quant_pass.h"
+#include "compress/quantize/quant_model.h"
 #include "compress/quantize/quantize.h"
 
 /* Weights, config.json (with the "neuronmlp" object of a compressed source), a model card and side files; the stage is

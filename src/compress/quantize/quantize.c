@@ -9,8 +9,10 @@
 #include "compress/compress.h"
 #include "compress/job_folders.h"
 #include "compress/quantize/quant_budget.h"
+#include "compress/quantize/quant_file.h"
 #include "compress/quantize/quant_pass.h"
 #include "compress/quantize/quant_write.h"
+#include "compress/work.h"
 #include "linalg/linalg.h"
 #include "model/fingerprint.h"
 #include "neuronmlp/version.h"
@@ -42,12 +44,13 @@ struct job {
     const nmlp_quantize_options *options;
     nmlp_quantize_report *report;
     nmlp_calib_windows windows;
+    nmlp_quant_share share; /* of the windows */
     nmlp_job_folders folders;
     nmlp_quant_format *formats; /* [L, NMLP_QUANT_MATRICES], the report's */
     nmlp_quant_format head;
     nmlp_quant_model made;
     nmlp_heldout heldout;
-    float *rows; /* [T,H] */
+    float *rows; /* [own tokens,H] */
     uint64_t fingerprint;
     int blas_threads;
 };
@@ -69,6 +72,10 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_quantize_option
         return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "budget_bytes",
                                "is for models whose matrices are tensors of their own; this %s model takes a format",
                                m->config.family);
+    if (m->config.n_experts > 0 && nmlp_group_size(o->group) > 1)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: models with experts are quantised by one process, %d were started", m->checkpoint.dir,
+                         nmlp_group_size(o->group));
     if (!m->config.quantised) return NMLP_OK;
     nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: has quantised weights already", m->checkpoint.dir);
     nmlp_fail_hint(err, "quantise the checkpoint that it was made from");
@@ -76,7 +83,7 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_quantize_option
 }
 
 /* Of everything that a work file depends on; layers below too, since their rounding is what a layer sees. */
-static nmlp_status fingerprint_of(uint64_t *out, const struct job *j, nmlp_err *err) {
+static nmlp_status hash_job(uint64_t *out, const struct job *j, nmlp_err *err) {
     const nmlp_calib_windows *w = &j->windows;
     int64_t n = j->model->config.n_layers * NMLP_QUANT_MATRICES;
     char text[256];
@@ -93,6 +100,12 @@ static nmlp_status fingerprint_of(uint64_t *out, const struct job *j, nmlp_err *
     return nmlp_model_fingerprint(out, j->model, nmlp_engine_pool(j->engine), err);
 }
 
+/* The first process reads the weights for it. */
+static nmlp_status fingerprint_of(uint64_t *out, const struct job *j, nmlp_err *err) {
+    if (nmlp_group_leads(j->options->group)) NMLP_RETURN_IF_FAILED(hash_job(out, j, err));
+    return nmlp_group_broadcast(j->options->group, out, sizeof *out, err);
+}
+
 static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, const char *out_dir, nmlp_err *err) {
     const nmlp_quantize_options *o = j->options;
     const nmlp_config *c = &j->model->config;
@@ -103,9 +116,10 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     if (heldout < 0) heldout = nmlp_compress_is_large(c) ? HELDOUT_TOKENS_LARGE : HELDOUT_TOKENS;
     int64_t context = o->context < c->max_positions ? o->context : c->max_positions;
     NMLP_RETURN_IF_FAILED(nmlp_calib_windows_cut(&j->windows, ids, n_ids, context, o->calib_tokens, heldout, err));
+    NMLP_RETURN_IF_FAILED(nmlp_quant_share_init(&j->share, o->group, &j->windows, err));
     j->formats = j->report->formats = nmlp_mem_new((size_t)n, sizeof *j->formats, err);
     j->report->n_layers = c->n_layers;
-    j->rows = nmlp_mem_new((size_t)(nmlp_calib_windows_tokens(&j->windows) * c->hidden), sizeof *j->rows, err);
+    j->rows = nmlp_mem_new((size_t)(nmlp_calib_windows_tokens(&j->share.own) * c->hidden), sizeof *j->rows, err);
     if (!j->formats || !j->rows) return NMLP_E_NOMEM;
     for (int64_t i = 0; i < n; i++) j->formats[i] = o->formats ? o->formats[i] : o->body;
     j->head = o->head;
@@ -122,22 +136,24 @@ static nmlp_status choose_formats(struct job *j, nmlp_err *err) {
     int64_t n = j->model->config.n_layers * NMLP_QUANT_MATRICES;
     char path[PATH_MAX_BYTES];
     nmlp_work_state state;
-    uint64_t fingerprint;
+    uint64_t fingerprint = 0;
     NMLP_RETURN_IF_FAILED(fingerprint_of(&fingerprint, j, err));
     fingerprint = nmlp_hash64(&o->budget_bytes, sizeof o->budget_bytes, fingerprint);
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->folders.work.temp_path, "formats", err));
     NMLP_RETURN_IF_FAILED(nmlp_quant_formats_read(path, fingerprint, j->formats, n, &j->head, &state, err));
+    NMLP_RETURN_IF_FAILED(nmlp_work_agree(o->group, state, j->folders.work.temp_path, err));
     if (state == NMLP_WORK_VALID) return NMLP_OK;
     nmlp_quant_budget budget = {
         .engine = j->engine, .heldout = &j->heldout, .bytes = o->budget_bytes, .progress = o->progress};
     NMLP_RETURN_IF_FAILED(nmlp_quant_budget_choose(&budget, j->formats, &j->head, err));
     nmlp_heldout_end_probes(&j->heldout);
+    if (!nmlp_group_leads(o->group)) return NMLP_OK;
     return nmlp_quant_formats_write(path, fingerprint, j->formats, n, &j->head, err);
 }
 
 static nmlp_status make(struct job *j, nmlp_err *err) {
     nmlp_quant_pass pass = {.engine = j->engine,
-                            .windows = &j->windows,
+                            .share = &j->share,
                             .formats = j->formats,
                             .head = j->head,
                             .work_dir = j->folders.work.temp_path,
@@ -165,7 +181,7 @@ static nmlp_status measure(struct job *j, nmlp_err *err) {
         NMLP_TRY(nmlp_kernels_select(&kernels, nmlp_cpu_get(), nmlp_engine_isa(j->engine), err));
         NMLP_TRY(nmlp_linear_create(&head, kernels, &view, &no_bias, pool, err));
     }
-    const float *rows = j->rows + j->windows.n_calib * j->windows.context * j->model->config.hidden;
+    const float *rows = j->rows + nmlp_calib_windows_calib_tokens(&j->share.own) * j->model->config.hidden;
     NMLP_TRY(nmlp_heldout_score(&j->heldout, j->engine, rows, head, &r->after, err));
     r->before = j->heldout.dense;
     r->measured = true;
@@ -178,8 +194,10 @@ out:
 static nmlp_status close_job(struct job *j, nmlp_status st, nmlp_err *err) {
     nmlp_quant_model_fini(&j->made);
     nmlp_heldout_destroy(&j->heldout);
+    nmlp_quant_share_fini(&j->share);
     nmlp_calib_windows_fini(&j->windows);
     nmlp_mem_free(j->rows);
+    if (st == NMLP_OK) st = nmlp_group_meet(j->options->group, err); /* nobody has files open that now go */
     st = nmlp_job_folders_close(&j->folders, false, st, err);
     nmlp_linalg_end(j->blas_threads);
     return st;
@@ -193,6 +211,7 @@ nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n
                     .model = nmlp_engine_model(engine),
                     .options = options,
                     .report = report,
+                    .folders = {.group = options->group},
                     .blas_threads = nmlp_linalg_begin()};
     nmlp_status st = NMLP_OK;
     NMLP_TRY(open_job(&j, ids, n_ids, out_dir, err));
@@ -201,7 +220,8 @@ nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     if (j.windows.n_heldout) {
         int64_t n_probe = (PROBE_TOKENS + j.windows.context - 1) / j.windows.context;
         nmlp_heldout_options heldout = {.n_probe = options->budget_bytes > 0 ? n_probe : 0,
-                                        .step = nmlp_compress_is_large(&j.model->config) ? SCORE_STEP_LARGE : 1};
+                                        .step = nmlp_compress_is_large(&j.model->config) ? SCORE_STEP_LARGE : 1,
+                                        .group = options->group};
         NMLP_TRY(nmlp_heldout_create(&j.heldout, engine, &j.windows, &heldout, err));
     }
     if (options->budget_bytes > 0) NMLP_TRY(choose_formats(&j, err));
@@ -212,7 +232,8 @@ nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     nmlp_model_size before = nmlp_model_measure(j.model);
     report->params = before.params;
     report->bytes_before = before.bytes;
-    NMLP_TRY(nmlp_quant_write(j.model, &j.made, &j.folders.output, options->progress, report, err));
+    if (nmlp_group_leads(options->group))
+        NMLP_TRY(nmlp_quant_write(j.model, &j.made, &j.folders.output, options->progress, report, err));
 out:
     st = close_job(&j, st, err);
     if (st != NMLP_OK) nmlp_quantize_report_fini(report);

@@ -3,6 +3,7 @@
 #ifndef NMLP_COMPRESS_QUANTIZE_QUANTIZE_H
 #define NMLP_COMPRESS_QUANTIZE_QUANTIZE_H
 
+#include "base/process_group.h"
 #include "base/progress.h"
 #include "base/status.h"
 #include "compress/quantize/quant_layer.h"
@@ -20,13 +21,15 @@ typedef struct nmlp_quantize_options {
     bool resume;
     const char *work_dir; /* NULL: "<out_dir>.work"; with ".partial" behind it while in use */
     const nmlp_progress *progress;
+    const nmlp_process_group *group; /* processes that do this together, on one file system; the first one writes the
+                                      * output. NULL: this one alone. The result is the same */
 } nmlp_quantize_options;
 
 nmlp_quantize_options nmlp_quantize_defaults(void);
 
 typedef struct nmlp_quantize_report {
-    int64_t params; /* of the model */
-    int64_t bytes_before, bytes_after;
+    int64_t params;                    /* of the model */
+    int64_t bytes_before, bytes_after; /* `after` in the first process alone */
     int64_t calib_tokens, heldout_tokens;
     nmlp_quant_format head; /* as used */
     int64_t n_layers;
