@@ -291,12 +291,13 @@ static bool update_bar(void *ctx, const char *stage, double done, double total, 
 }
 
 static void print_note(void *ctx, const char *text) {
+    if (nmlp_cluster_launched().rank > 0) return; /* the first process says it */
     nmlp_cli_progress_end(ctx);
     fprintf(stderr, "note: %s\n", text);
 }
 
 nmlp_progress nmlp_cli_progress(nmlp_cli_bar *bar) {
-    *bar = (nmlp_cli_bar){.enabled = isatty(STDERR_FILENO) == 1};
+    *bar = (nmlp_cli_bar){.enabled = isatty(STDERR_FILENO) == 1 && nmlp_cluster_launched().rank == 0};
     return (nmlp_progress){.update = update_bar, .ctx = bar, .note = print_note};
 }
 

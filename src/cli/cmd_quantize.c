@@ -8,11 +8,13 @@
 #include "cli/better_blas.h"
 #include "cli/commands.h"
 #include "cli/stop.h"
+#include "cluster/cluster.h"
 #include "service/quantization.h"
 
 struct args {
     const char *output, *format, *head;
     int64_t group;
+    double peer_timeout_s;
     nmlp_quantization_request request;
 };
 
@@ -110,20 +112,30 @@ static int quantize(const nmlp_cli *cli, struct args *a) {
     nmlp_quantization_outcome outcome;
     nmlp_cli_bar bar;
     nmlp_err err;
+    nmlp_cluster *cluster;
     nmlp_progress progress = nmlp_cli_progress(&bar);
+    if (nmlp_cluster_join(&cluster, a->peer_timeout_s, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
+    const nmlp_process_group *group = nmlp_cluster_group(cluster);
+    a->request.method.group = group;
     a->request.load.n_threads = (int)cli->n_threads;
     a->request.load.progress = &progress;
     nmlp_status st = nmlp_quantization_run(&outcome, cli->positionals[0], a->output, &a->request, &err);
     nmlp_cli_progress_end(&bar);
-    int code = st != NMLP_OK ? nmlp_cli_fail(cli, &err)
-               : cli->json   ? print_json(cli, a, &outcome)
-                             : print_text(a, &outcome);
+    int code = NMLP_EXIT_OK;
+    if (st != NMLP_OK)
+        code = nmlp_cli_fail(cli, &err);
+    else if (nmlp_group_leads(group))
+        code = cli->json ? print_json(cli, a, &outcome) : print_text(a, &outcome);
     nmlp_quantization_outcome_fini(&outcome);
+    nmlp_cluster_leave(cluster, code != NMLP_EXIT_OK);
     return code;
 }
 
 static int run(int argc, char **argv) {
-    struct args a = {.head = "q8", .group = 32, .request = {.method = nmlp_quantize_defaults()}};
+    struct args a = {.head = "q8",
+                     .group = 32,
+                     .peer_timeout_s = NMLP_CLUSTER_TIMEOUT_S,
+                     .request = {.method = nmlp_quantize_defaults()}};
     const nmlp_opt opts[] = {
         {"output", 'o', NMLP_OPT_STRING, &a.output, "DIR", "where to write the quantised checkpoint"},
         {"format", 0, NMLP_OPT_STRING, &a.format, "q8|q6|q4|q4z|fp8",
@@ -146,6 +158,8 @@ static int run(int argc, char **argv) {
         {"isa", 0, NMLP_OPT_STRING, &a.request.load.isa, "NAME", "kernel set (default: the fastest)"},
         {"precision", 0, NMLP_OPT_STRING, &a.request.load.precision, "P",
          "of activations: f32, or bf16 where the CPU has AMX (default f32, large models bf16)"},
+        {"peer-timeout", 0, NMLP_OPT_NUMBER, &a.peer_timeout_s, "S",
+         "seconds to wait for other processes under mpirun (default 600)"},
     };
     nmlp_cli cli;
     nmlp_better_blas_restart(argc, argv);
@@ -160,10 +174,12 @@ const nmlp_command nmlp_cmd_quantize = {
     .summary = "store the weights of a checkpoint in 8, 6 or 4 bits",
     .usage = "MODEL -o DIR --format q8|q6|q4|q4z|fp8 | --budget-bytes B [options]",
     .about = "Dense or compressed weights, rounded so that the outputs on calibration text change least. "
-             "--budget-bytes chooses a format for each matrix.",
+             "--budget-bytes chooses a format for each matrix. An interrupted run goes on with --resume. Under mpirun "
+             "several processes share the work.",
     .examples =
         "neuronmlp quantize models/tiny -o /tmp/tiny-q8 --format q8 --calib-tokens 2048 --heldout 512\n"
         "neuronmlp quantize models/tiny -o /tmp/tiny-q4 --format q4 --group 64 --calib-tokens 2048 --heldout 512 "
         "--json\n",
     .run = run,
+    .clustered = true,
 };
