@@ -176,9 +176,11 @@ nmlp_status nmlp_compress_survey_make(nmlp_compress_job *j, nmlp_loss_survey *su
         nmlp_loss_survey_read(path, j->fingerprint.search, j->model->config.n_layers, survey, &state, err));
     tally.n[state]++;
     nmlp_work_tally_note(&tally, "survey", j->options->progress);
+    NMLP_RETURN_IF_FAILED(nmlp_work_agree(j->options->group, state, j->folders.work.temp_path, err));
     if (state == NMLP_WORK_VALID) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(open_heldout(j, err));
     nmlp_search search = search_of(j);
     NMLP_RETURN_IF_FAILED(nmlp_loss_survey_make(survey, &search, err));
+    if (!nmlp_group_leads(j->options->group)) return NMLP_OK;
     return nmlp_loss_survey_write(path, j->fingerprint.search, survey, err);
 }

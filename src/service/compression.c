@@ -59,10 +59,10 @@ static nmlp_status check(const nmlp_compression_request *r, nmlp_err *err) {
         return nmlp_fail_field(err, NMLP_E_ARG, "slices", "must be 1 with `budget_bytes`, which quantises");
     if (m->slices > 1 && r->train_steps > 0)
         return nmlp_fail_field(err, NMLP_E_ARG, "slices", "must be 1 with `train_steps`: training knows no slices");
-    if (nmlp_group_size(m->group) > 1 && (r->budget_bytes > 0 || r->train_steps > 0)) {
-        nmlp_fail_field(err, NMLP_E_UNSUPPORTED, r->budget_bytes > 0 ? "budget_bytes" : "train_steps",
-                        "is for one process, %d were started", nmlp_group_size(m->group));
-        if (r->train_steps > 0) nmlp_fail_hint(err, "compress first; recover trains on several processes");
+    if (nmlp_group_size(m->group) > 1 && r->train_steps > 0) {
+        nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "train_steps", "is for one process, %d were started",
+                        nmlp_group_size(m->group));
+        nmlp_fail_hint(err, "compress first; recover trains on several processes");
         return NMLP_E_UNSUPPORTED;
     }
     if (r->train_steps < 0)

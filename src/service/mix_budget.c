@@ -186,19 +186,22 @@ static nmlp_status fill(struct job *j, nmlp_err *err) {
 nmlp_status nmlp_mix_budget_run(nmlp_mix_budget *out, const nmlp_mix_models_request *r, nmlp_mix_limit limit,
                                 nmlp_err *err) {
     struct job j = {.out = out};
+    bool leads = nmlp_group_leads(r->method.group);
     nmlp_status st = NMLP_OK;
     *out = (nmlp_mix_budget){0};
     NMLP_RETURN_IF_FAILED(nmlp_target_check(r->out_dir, r->model_dir, err));
     NMLP_TRY(nmlp_mix_models_open(&j.models, r, err));
     NMLP_TRY(set_cost(&j, limit, err));
     NMLP_TRY(check_budget(&j, err));
-    NMLP_TRY(nmlp_dir_stage_open(&j.output, r->out_dir, false, err));
+    if (leads) NMLP_TRY(nmlp_dir_stage_open(&j.output, r->out_dir, false, err));
     NMLP_TRY(nmlp_mix_models_survey(&j.models, err));
     NMLP_TRY(save_times(&j, err));
     for (int which = 0; which < NMLP_BUDGET_ANSWERS; which++) NMLP_TRY(answer(&j, which, err));
     NMLP_TRY(fill(&j, err));
-    NMLP_TRY(nmlp_dir_copy_files(j.best->dir, j.output.temp_path, true, err));
-    NMLP_TRY(nmlp_dir_stage_commit(&j.output, err));
+    if (leads) {
+        NMLP_TRY(nmlp_dir_copy_files(j.best->dir, j.output.temp_path, true, err));
+        NMLP_TRY(nmlp_dir_stage_commit(&j.output, err));
+    }
 out:
     nmlp_dir_stage_abort(&j.output);
     st = nmlp_mix_models_close(&j.models, st, err);

@@ -35,8 +35,8 @@ typedef struct nmlp_mix_limit {
     double ms;     /* of all MLPs for one token, on this CPU; other matrices stay as they are */
 } nmlp_mix_limit;
 
-/* Writes the best answer within the limit into out_dir, which is replaced once it is complete. Fails with NMLP_E_LIMIT
- * where no mix is that small. */
+/* Writes the best answer within the limit into out_dir, which is replaced once it is complete; processes of the
+ * method's group do a limit of bytes together. Fails with NMLP_E_LIMIT where no mix is that small. */
 nmlp_status nmlp_mix_budget_run(nmlp_mix_budget *budget, const nmlp_mix_models_request *request, nmlp_mix_limit limit,
                                 nmlp_err *err);
 

@@ -71,6 +71,20 @@ static void unmark_whole(const nmlp_dir_stage *work) {
     if (nmlp_path_join(path, sizeof path, work->temp_path, whole_file, NULL) == NMLP_OK) (void)remove(path);
 }
 
+/* The first process holds the folder, the others visit it. */
+static nmlp_status hold_work(nmlp_mix_models *m, const char *path, bool resume, nmlp_err *err) {
+    const nmlp_process_group *group = m->method.group;
+    if (nmlp_group_leads(group)) {
+        NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&m->work, path, resume, err));
+        if (!is_whole(&m->work)) {
+            nmlp_dir_stage_abort(&m->work);
+            NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&m->work, path, false, err));
+        }
+    }
+    NMLP_RETURN_IF_FAILED(nmlp_group_meet(group, err));
+    return nmlp_group_leads(group) ? NMLP_OK : nmlp_dir_stage_visit(&m->work, path, err);
+}
+
 static nmlp_status open_work(nmlp_mix_models *m, const nmlp_mix_models_request *r, nmlp_err *err) {
     nmlp_str path;
     nmlp_str_init(&path);
@@ -78,11 +92,7 @@ static nmlp_status open_work(nmlp_mix_models *m, const nmlp_mix_models_request *
     while (path.len > 1 && path.data[path.len - 1] == '/') path.data[--path.len] = '\0';
     if (!r->method.work_dir) nmlp_str_puts(&path, ".work");
     nmlp_status st = nmlp_str_status(&path, err);
-    if (st == NMLP_OK) st = nmlp_dir_stage_open(&m->work, nmlp_str_text(&path), r->method.resume, err);
-    if (st == NMLP_OK && !is_whole(&m->work)) {
-        nmlp_dir_stage_abort(&m->work);
-        st = nmlp_dir_stage_open(&m->work, nmlp_str_text(&path), false, err);
-    }
+    if (st == NMLP_OK) st = hold_work(m, nmlp_str_text(&path), r->method.resume, err);
     if (st == NMLP_OK) st = nmlp_path_join(m->layers_dir, sizeof m->layers_dir, m->work.temp_path, "layers", err);
     nmlp_str_fini(&path);
     return st;
@@ -121,28 +131,29 @@ nmlp_status nmlp_mix_models_open(nmlp_mix_models *m, const nmlp_mix_models_reque
     m->method.resume = true;
     m->method.progress = r->load.progress;
     m->method.calib_name = nmlp_str_text(r->calibration_name);
-    nmlp_compress_fingerprint fingerprint;
-    NMLP_RETURN_IF_FAILED(nmlp_compress_fingerprint_of(&fingerprint, m->dense.engine, &m->windows, &m->method, err));
+    nmlp_compress_fingerprint fingerprint = {0};
+    if (nmlp_group_leads(m->method.group))
+        NMLP_RETURN_IF_FAILED(
+            nmlp_compress_fingerprint_of(&fingerprint, m->dense.engine, &m->windows, &m->method, err));
     m->fingerprint = fingerprint.job;
-    return NMLP_OK;
+    return nmlp_group_broadcast(m->method.group, &m->fingerprint, sizeof m->fingerprint, err);
 }
 
 nmlp_status nmlp_mix_models_survey(nmlp_mix_models *m, nmlp_err *err) {
-    NMLP_RETURN_IF_FAILED(mark_whole(&m->work, err));
+    if (nmlp_group_leads(m->method.group)) NMLP_RETURN_IF_FAILED(mark_whole(&m->work, err));
     return nmlp_compress_survey(m->dense.engine, m->ids.data, (int64_t)m->ids.len, &m->method, &m->survey, err);
 }
 
-nmlp_status nmlp_mix_models_close(nmlp_mix_models *m, nmlp_status st, nmlp_err *err) {
+static nmlp_status close_work(nmlp_mix_models *m, nmlp_status st, nmlp_err *err) {
+    if (!nmlp_group_leads(m->method.group)) {
+        nmlp_dir_stage_keep(&m->work);
+        return st;
+    }
     bool unfinished = st != NMLP_OK && m->work.temp_path && nmlp_dir_stage_has_files(&m->work);
     /* What a part of the work says about a folder inside ours is of no use to the caller. */
     if (unfinished && err && (!err->hint[0] || strstr(err->hint, m->work.temp_path)))
         nmlp_fail_hint(err, "what is done is kept in %s; the same command with `resume` goes on from there",
                        m->work.temp_path);
-    for (int i = 0; i < m->n; i++) nmlp_mix_fini(&m->list[i].mix);
-    nmlp_loss_survey_fini(&m->survey);
-    nmlp_calib_windows_fini(&m->windows);
-    nmlp_ids_fini(&m->ids);
-    nmlp_unload(&m->dense);
     if (unfinished || (st == NMLP_OK && m->keep_work)) nmlp_dir_stage_keep(&m->work);
     if (m->work.temp_path) unmark_whole(&m->work);
     if (st == NMLP_OK) st = nmlp_dir_stage_discard(&m->work, err);
@@ -150,7 +161,23 @@ nmlp_status nmlp_mix_models_close(nmlp_mix_models *m, nmlp_status st, nmlp_err *
     return st;
 }
 
+nmlp_status nmlp_mix_models_close(nmlp_mix_models *m, nmlp_status st, nmlp_err *err) {
+    for (int i = 0; i < m->n; i++) nmlp_mix_fini(&m->list[i].mix);
+    nmlp_loss_survey_fini(&m->survey);
+    nmlp_calib_windows_fini(&m->windows);
+    nmlp_ids_fini(&m->ids);
+    nmlp_unload(&m->dense);
+    if (st == NMLP_OK) st = nmlp_group_meet(m->method.group, err); /* nobody has files open that now go */
+    return close_work(m, st, err);
+}
+
 /* ---- building ---- */
+
+/* Whether a model was built before, by this run or an earlier one; every process has looked then. */
+static nmlp_status is_built(const nmlp_mix_models *m, const char *dir, bool *built, nmlp_err *err) {
+    *built = nmlp_file_is_dir(dir);
+    return nmlp_work_agree(m->method.group, *built, m->work.temp_path, err);
+}
 
 static nmlp_status path_of(const nmlp_mix_models *m, char path[NMLP_MIX_PATH_BYTES], const char *kind, uint64_t hash,
                            nmlp_err *err) {
@@ -164,12 +191,14 @@ static nmlp_status build_ranks(nmlp_mix_models *m, const nmlp_mix *mix, char dir
     nmlp_compress_options method = m->method;
     nmlp_compress_report report;
     uint64_t hash = m->fingerprint;
+    bool built;
     for (int64_t l = 0; l < mix->n_layers; l++) {
         int64_t words[] = {mix->ranks[l].rank[0], mix->ranks[l].rank[1], mix->ranks[l].rank[2], mix->ranks[l].joint};
         hash = nmlp_hash64(words, sizeof words, hash);
     }
     NMLP_RETURN_IF_FAILED(path_of(m, dir, "ranks", hash, err));
-    if (nmlp_file_is_dir(dir)) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(is_built(m, dir, &built, err));
+    if (built) return NMLP_OK;
     /* Ranks and refits of the model built before are found in the folder, and are no news. */
     nmlp_progress quiet = m->method.progress ? *m->method.progress : (nmlp_progress){0};
     quiet.note = NULL;
@@ -195,6 +224,7 @@ static nmlp_status build_bits(nmlp_mix_models *m, const nmlp_mix *mix, const cha
     o.context = m->method.context;
     o.resume = true;
     o.progress = m->method.progress;
+    o.group = m->method.group;
     if (from) NMLP_TRY(nmlp_load(&loaded, from, &m->load, err));
     NMLP_TRY(nmlp_quantize_run(from ? loaded.engine : m->dense.engine, m->ids.data, (int64_t)m->ids.len, dir, &o,
                                &report, err));
@@ -208,17 +238,21 @@ static nmlp_status build_dir(nmlp_mix_models *m, nmlp_mix_model *model, nmlp_err
     const nmlp_mix *mix = &model->mix;
     uint64_t hash = nmlp_mix_hash(mix) ^ m->fingerprint;
     char ranks_dir[NMLP_MIX_PATH_BYTES];
-    bool ranks = nmlp_mix_has_ranks(mix), bits = nmlp_mix_has_bits(mix);
+    bool ranks = nmlp_mix_has_ranks(mix), bits = nmlp_mix_has_bits(mix), built;
+    int64_t bytes;
     if (ranks) NMLP_RETURN_IF_FAILED(build_ranks(m, mix, ranks_dir, err));
     if (ranks && !bits) {
         memcpy(model->dir, ranks_dir, sizeof model->dir);
         return NMLP_OK;
     }
     NMLP_RETURN_IF_FAILED(path_of(m, model->dir, "model", hash, err));
-    if (nmlp_file_is_dir(model->dir)) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(is_built(m, model->dir, &built, err));
+    if (built) return NMLP_OK;
     if (bits) return build_bits(m, mix, ranks ? ranks_dir : NULL, model->dir, err);
-    int64_t bytes;
-    return nmlp_model_expand(&m->dense.model, model->dir, m->dense.pool, m->method.progress, &bytes, err);
+    if (nmlp_group_leads(m->method.group))
+        NMLP_RETURN_IF_FAILED(
+            nmlp_model_expand(&m->dense.model, model->dir, m->dense.pool, m->method.progress, &bytes, err));
+    return nmlp_group_meet(m->method.group, err);
 }
 
 nmlp_status nmlp_mix_models_compare(const nmlp_mix_models *m, const char *dir, const int32_t *ids, int64_t n,
@@ -232,7 +266,7 @@ nmlp_status nmlp_mix_models_compare(const nmlp_mix_models *m, const char *dir, c
 }
 
 /* The comparison with the dense model, from the work folder where it was made before. */
-static nmlp_status measure(nmlp_mix_models *m, nmlp_mix_model *model, nmlp_err *err) {
+static nmlp_status measure_here(nmlp_mix_models *m, nmlp_mix_model *model, nmlp_err *err) {
     static const char magic[] = "NMLPMXL1";
     char path[NMLP_MIX_PATH_BYTES];
     nmlp_file_map map;
@@ -254,6 +288,14 @@ static nmlp_status measure(nmlp_mix_models *m, nmlp_mix_model *model, nmlp_err *
     if (st == NMLP_OK) return nmlp_work_writer_commit(&writer, err);
     nmlp_work_writer_abort(&writer);
     return st;
+}
+
+/* By the first process: the answers are few, and a comparison takes little beside making them. */
+static nmlp_status measure(nmlp_mix_models *m, nmlp_mix_model *model, nmlp_err *err) {
+    if (!nmlp_group_leads(m->method.group))
+        return nmlp_group_await(m->method.group, &model->heldout, sizeof model->heldout, err);
+    NMLP_RETURN_IF_FAILED(measure_here(m, model, err));
+    return nmlp_group_broadcast(m->method.group, &model->heldout, sizeof model->heldout, err);
 }
 
 static nmlp_status measure_size(nmlp_mix_model *model, nmlp_err *err) {

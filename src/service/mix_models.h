@@ -23,7 +23,8 @@ typedef struct nmlp_mix_model {
 typedef struct nmlp_mix_models {
     const char *model_dir;
     nmlp_load_options load;       /* of the dense model */
-    nmlp_compress_options method; /* text, windows, tile: the same for all; with every number chosen */
+    nmlp_compress_options method; /* text, windows, tile: the same for all; with every number chosen. Its group does
+                                   * all of this together */
     nmlp_loaded dense;
     nmlp_ids ids; /* of the calibration text, without what is kept for the verification */
     nmlp_calib_windows windows;

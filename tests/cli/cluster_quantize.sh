@@ -28,17 +28,9 @@ check() { # processes, model, what is asked for: files and numbers of one proces
     ls -A "$work" | grep -q partial && fail "a work folder was left"
     return 0
 }
-# A model of a family with a tokenizer of letters.
-family() {
-    cp -r "$root/tests/data/families/$1" "$work/$1"
-    awk 'BEGIN { printf "{\"added_tokens\":[],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false},\
-\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{"
-        for (i = 0; i < 26; i++) printf "%s\"%c\":%d", i ? "," : "", 97 + i, i + 3; print "}}}" }' >"$work/$1/tokenizer.json"
-    tr -cd a-z <"$tiny/calib.txt" | head -c 2000 >"$work/$1/calib.txt"
-}
 
 # Seven windows and three held out: with four processes some have more than others, and one has nothing to score.
-family llama # an embedding beside the head; fewer rows than processes could share
+small_model llama # an embedding beside the head; fewer rows than processes could share
 check "2 4" "$work/llama" --format q4z --head q4
 check "3 4" "$work/llama" --budget-bytes 50000
 "$command" compress "$work/llama" -o "$work/factors" --ratio 0.4 --calib-tokens 512 --heldout 128 --ctx 64 --rounds 0 \
@@ -69,7 +61,7 @@ same one killed "rank $victim killed at $share % of $took_ms ms, resumed on 2: o
 ls -A "$work" | grep -q partial && fail "a work folder was left"
 
 # What several processes do not do is said once, before the work.
-family mixtral
+small_model mixtral
 for words in "$work/mixtral --format q8" "$tiny --format q8 --ctx 1" "$tiny"; do
     # shellcheck disable=SC2086
     timeout 60 mpirun -n 2 "$command" quantize $words -o "$work/no" >"$work/out" 2>"$work/err" && fail "accepted: $words"

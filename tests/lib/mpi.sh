@@ -20,3 +20,12 @@ mpirun() {
     cat "$work/mpirun.err" >&2
     return $mpi_code
 }
+
+# A small random model of a family, with a tokenizer of letters, in $work.
+small_model() { # family
+    cp -r "$root/tests/data/families/$1" "$work/$1"
+    awk 'BEGIN { printf "{\"added_tokens\":[],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false},\
+\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{"
+        for (i = 0; i < 26; i++) printf "%s\"%c\":%d", i ? "," : "", 97 + i, i + 3; print "}}}" }' >"$work/$1/tokenizer.json"
+    tr -cd a-z <"$tiny/calib.txt" | head -c 2000 >"$work/$1/calib.txt"
+}
