@@ -28,7 +28,7 @@ typedef struct nmlp_shared_gather {
     void *ctx;
 } nmlp_shared_gather;
 
-/* Of the shared memory, aligned to a page, for messages of up to area_bytes. */
+/* Of the shared memory, aligned to 64 bytes (NMLP_LINE_ALIGN), for messages of up to area_bytes. */
 size_t nmlp_shared_gather_bytes(int64_t area_bytes);
 void nmlp_shared_gather_open(nmlp_shared_gather *gather, void *memory, int64_t area_bytes, int rank, int size);
 

@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 #include <sched.h>
+#include <stdalign.h>
 #include <string.h>
 
 #include "base/cpus.h"
@@ -47,14 +48,18 @@ static bool on_one_machine(MPI_Comm *machine) {
     return all_say(here == size);
 }
 
-/* The memory is the first process's. */
-static bool make_window(nmlp_shared_window *w, int rank, MPI_Aint bytes, void **memory) {
-    MPI_Aint there = 0;
+/* The memory is the first process's. A window begins anywhere (Open MPI has a header of its own in front), but at the
+ * same place of a page in every process, since pages are what they share: the next aligned address is one for all. */
+static bool make_window(nmlp_shared_window *w, int rank, size_t bytes, void **memory) {
+    const uintptr_t align = alignof(nmlp_shared_meeting);
+    MPI_Aint room = (MPI_Aint)(bytes + align), there = 0;
+    void *begin;
     int unit;
-    if (MPI_Win_allocate_shared(rank == 0 ? bytes : 0, 1, MPI_INFO_NULL, w->machine, memory, &w->window) != MPI_SUCCESS)
+    if (MPI_Win_allocate_shared(rank == 0 ? room : 0, 1, MPI_INFO_NULL, w->machine, &begin, &w->window) != MPI_SUCCESS)
         return false;
-    if (MPI_Win_shared_query(w->window, 0, &there, &unit, memory) != MPI_SUCCESS || there < bytes) return false;
-    if (rank == 0) memset(*memory, 0, (size_t)bytes);
+    if (MPI_Win_shared_query(w->window, 0, &there, &unit, &begin) != MPI_SUCCESS || there < room) return false;
+    *memory = (char *)begin + (align - (uintptr_t)begin % align) % align;
+    if (rank == 0) memset(*memory, 0, bytes);
     return true;
 }
 
@@ -65,7 +70,7 @@ nmlp_shared_window *nmlp_shared_window_open(int64_t area_bytes) {
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     (void)MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (!all_say(w != NULL) || !on_one_machine(&w->machine) ||
-        !all_say(make_window(w, rank, (MPI_Aint)nmlp_shared_gather_bytes(area_bytes), &memory))) {
+        !all_say(make_window(w, rank, nmlp_shared_gather_bytes(area_bytes), &memory))) {
         nmlp_mem_free(w); /* a window that only some have cannot be given back, which takes all */
         return NULL;
     }

@@ -1,9 +1,9 @@
 #!/bin/sh
 # A process of `mpirun quantize` and of `mpirun compress --budget-bytes` killed at times spread over the run, each time
 # another rank: the job ends by itself, what it leaves is no half output, and --resume with another number of processes
-# writes the bytes of one process. Then every kind of format on every number of processes.
+# writes the bytes of one process. Then formats that tests/cli/cluster_quantize.sh does not have.
 . "$2/tests/lib/mpi.sh"
-processes=4 kills=${NMLP_TEST_KILLS:-10} # of each
+processes=4 kills=${NMLP_TEST_KILLS:-4} # of each
 now_ms() { date +%s%3N; }
 
 for words in "quantize --budget-bytes 4200000" "compress --budget-bytes 3100000"; do
@@ -44,10 +44,9 @@ done
 
 "$command" compress "$tiny" -o "$work/factors" --ratio 0.4 --calib-tokens 512 --heldout 128 --ctx 64 --rounds 0 \
     >/dev/null 2>"$work/err" || { cat "$work/err"; fail "compress"; }
-for words in "$tiny --format q8" "$tiny --format q4 --group 64 --head bf16" "$tiny --format q4z --head q6" \
-    "$tiny --format fp8 --head fp8" "$tiny --budget-bytes 5000000" "$work/factors --format q8" \
-    "$work/factors --format q4" "$work/factors --budget-bytes 3600000"; do
-    for n in 1 2 3 4 6; do
+for words in "$tiny --format q4 --group 64 --head bf16" "$tiny --format q4z --head q6" "$work/factors --format q8" \
+    "$work/factors --budget-bytes 3600000"; do
+    for n in 1 3 4; do
         rm -rf "$work/out"
         # windows of 512: sums of a window have two parts
         # shellcheck disable=SC2086
