@@ -3,7 +3,7 @@
 # another rank: the job ends by itself, what it leaves is no half output, and --resume with another number of processes
 # writes the bytes of one process. Then formats that tests/cli/cluster_quantize.sh does not have.
 . "$2/tests/lib/mpi.sh"
-processes=4 kills=${NMLP_TEST_KILLS:-4} # of each
+processes=4 kills=${NMLP_TEST_KILLS:-2} # of each
 now_ms() { date +%s%3N; }
 
 for words in "quantize --budget-bytes 4200000" "compress --budget-bytes 3100000"; do
@@ -44,9 +44,8 @@ done
 
 "$command" compress "$tiny" -o "$work/factors" --ratio 0.4 --calib-tokens 512 --heldout 128 --ctx 64 --rounds 0 \
     >/dev/null 2>"$work/err" || { cat "$work/err"; fail "compress"; }
-for words in "$tiny --format q4 --group 64 --head bf16" "$tiny --format q4z --head q6" "$work/factors --format q8" \
-    "$work/factors --budget-bytes 3600000"; do
-    for n in 1 3 4; do
+for words in "$tiny --format q4 --group 64 --head bf16" "$work/factors --budget-bytes 3600000"; do
+    for n in 1 3; do
         rm -rf "$work/out"
         # windows of 512: sums of a window have two parts
         # shellcheck disable=SC2086
