@@ -44,7 +44,7 @@ nmlp_status nmlp_group_give(const nmlp_process_group *group, void *data, int64_t
 /* Member `to` receives [size, bytes]: data [bytes] of every member in the order of ranks. `received` is its alone. */
 nmlp_status nmlp_group_collect(const nmlp_process_group *group, void *received, const void *data, int64_t bytes, int to,
                                nmlp_err *err);
-/* items [n] dealt as cards: member k has filled k, k + size, k + 2 size, ... Afterwards every member has all. */
+/* items [n] dealt round-robin: member k has filled k, k + size, k + 2 size, ... Afterwards every member has all. */
 nmlp_status nmlp_group_gather_dealt(const nmlp_process_group *group, void *items, size_t item_bytes, int64_t n,
                                     nmlp_err *err);
 static inline bool nmlp_group_deals(const nmlp_process_group *group, int64_t item) {

@@ -1,5 +1,5 @@
-/* How the processes of a group share a quantisation, to the bytes of one: windows of the text are dealt as cards, the
- * matrices of a layer that see the same inputs go to one owner, rows of the head to all. */
+/* How the processes of a group share a quantisation, to the bytes of one: windows of the text are dealt round-robin,
+ * the matrices of a layer that see the same inputs go to one owner, rows of the head to all. */
 #ifndef NMLP_COMPRESS_QUANTIZE_QUANT_SHARE_H
 #define NMLP_COMPRESS_QUANTIZE_QUANT_SHARE_H
 
