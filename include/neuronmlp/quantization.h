@@ -12,8 +12,9 @@ extern "C" {
 
 typedef struct nmlp_quantization_options {
     size_t struct_bytes;
-    const char *format;         /* "q8", "q6" (8 and 6 bits, a scale per row), "q4" (4 bits, a scale per group), "q4z"
-                                   (and a zero point per group) or "fp8" (e4m3, a scale per row); "q8" */
+    const char *format;         /* "q8", "q6" (8 and 6 bits, a scale per row), "q6m", "q5m", "q4m" (6, 5 and 4 bits,
+                                   and a multiplier per 16 weights), "q4" (4 bits, a scale per group), "q4z" (and a
+                                   zero point per group) or "fp8" (e4m3, a scale per row); "q8" */
     int group;                  /* of q4 and q4z: weights that share a scale, 32 or 64; 32 */
     const char *head;           /* of embedding and output matrix: a format, or "bf16": as they are; "q8" */
     int64_t budget_bytes;       /* above 0: a format for each matrix, so that all tensors fit into it; 0 */

@@ -46,10 +46,10 @@ def quantize(
     isa: Optional[str] = None,
     progress: Optional[Progress] = None,
 ) -> Quantization:
-    """Writes the checkpoint in `model`, dense or compressed, with weights of 8, 6 or 4 bits to `output`.
+    """Writes the checkpoint in `model`, dense or compressed, with weights of 8 to 4 bits to `output`.
 
-    `format` is "q8", "q6", "q4", "q4z" or "fp8", `head` one of them for embedding and output matrix, or "bf16"; `budget_bytes`
-    chooses a format for each matrix instead. Progress and Ctrl-C as of `compress`.
+    `format` is "q8", "q6", "q6m", "q5m", "q4", "q4z", "q4m" or "fp8", `head` one of them for embedding and output matrix, or
+    "bf16"; `budget_bytes` chooses a format for each matrix instead. Progress and Ctrl-C as of `compress`.
     """
     options = lib.init(lib.QuantizationOptions)
     options.group, options.budget_bytes, options.resume, options.n_threads = group, budget_bytes, int(resume), threads

@@ -36,10 +36,11 @@ static nmlp_status set_formats(nmlp_quantize_options *m, const nmlp_quantization
         return nmlp_fail_field(err, NMLP_E_ARG, "group", "is %d; it must be 32 or 64", o->group);
     bool plain = o->format && strcmp(o->format, "bf16") == 0;
     if (!o->format || plain || !nmlp_quant_format_parse(&m->body, o->format, o->group))
-        return nmlp_fail_field(err, NMLP_E_ARG, "format", "is \"%s\"; it must be q8, q6, q4, q4z or fp8",
+        return nmlp_fail_field(err, NMLP_E_ARG, "format", "is \"%s\"; it must be q8, q6, q6m, q5m, q4, q4z, q4m or fp8",
                                o->format ? o->format : "");
     if (!o->head || !nmlp_quant_format_parse(&m->head, o->head, o->group))
-        return nmlp_fail_field(err, NMLP_E_ARG, "head", "is \"%s\"; it must be q8, q6, q4, q4z, fp8 or bf16",
+        return nmlp_fail_field(err, NMLP_E_ARG, "head",
+                               "is \"%s\"; it must be q8, q6, q6m, q5m, q4, q4z, q4m, fp8 or bf16",
                                o->head ? o->head : "");
     return NMLP_OK;
 }

@@ -72,8 +72,9 @@ static nmlp_status new_weight(nmlp_view *view, const nmlp_bench_weight_type *typ
     view->group = type->group;
     view->data = nmlp_mem_new(nmlp_view_bytes(view), 1, err);
     if (nmlp_dtype_is_quantised(type->dtype)) view->scales = nmlp_mem_new(nmlp_quant_scale_bytes(view), 1, err);
-    if (type->zeros) view->zeros = nmlp_mem_new((size_t)(n * nmlp_quant_groups(view)), 1, err);
-    bool whole = view->data && (view->scales || !nmlp_dtype_is_quantised(type->dtype)) && (view->zeros || !type->zeros);
+    if (type->zeros) view->per_group = nmlp_mem_new((size_t)(n * nmlp_quant_groups(view)), 1, err);
+    bool whole =
+        view->data && (view->scales || !nmlp_dtype_is_quantised(type->dtype)) && (view->per_group || !type->zeros);
     return whole ? NMLP_OK : NMLP_E_NOMEM;
 }
 
@@ -104,7 +105,7 @@ static void free_factors(nmlp_factors *f) {
     for (int i = 0; i < 3; i++) {
         nmlp_mem_free((void *)(uintptr_t)views[i]->data);
         nmlp_mem_free((void *)(uintptr_t)views[i]->scales);
-        nmlp_mem_free((void *)(uintptr_t)views[i]->zeros);
+        nmlp_mem_free((void *)(uintptr_t)views[i]->per_group);
     }
 }
 

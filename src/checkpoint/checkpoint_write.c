@@ -130,7 +130,7 @@ nmlp_status nmlp_checkpoint_put(nmlp_checkpoint_writer *w, const void *data, siz
         return nmlp_fail(err, NMLP_E_INTERRUPTED, "%s was stopped", w->source->stage);
     w->part_bytes += bytes;
     if (w->part_bytes < total) return NMLP_OK;
-    if (spec->dtype == NMLP_DTYPE_Q4 || spec->dtype == NMLP_DTYPE_Q6)
+    if (nmlp_dtype_bits(spec->dtype) < 8) /* _shape */
         NMLP_RETURN_IF_FAILED(nmlp_file_writer_write(&w->file, spec->shape, 2 * sizeof spec->shape[0], err));
     bool last = ends_shard(w, w->next);
     w->part_bytes = 0;
@@ -148,12 +148,11 @@ nmlp_status nmlp_checkpoint_put_view(nmlp_checkpoint_writer *w, const nmlp_view 
 
 nmlp_status nmlp_checkpoint_put_scales(nmlp_checkpoint_writer *w, const nmlp_view *view, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(w, view->scales, nmlp_quant_scale_bytes(view), err));
-    if (!view->zeros) return NMLP_OK;
-    int64_t groups = nmlp_quant_groups(view);
-    size_t n = nmlp_quant_zero_words(view->shape[0], groups);
+    if (!view->per_group) return NMLP_OK;
+    size_t n = nmlp_quant_per_group_words(view->shape[0], nmlp_quant_groups(view));
     uint32_t *words = nmlp_mem_new(n, sizeof *words, err);
     if (!words) return NMLP_E_NOMEM;
-    nmlp_quant_zeros_pack(words, view->zeros, view->shape[0], groups);
+    nmlp_quant_per_group_pack(words, view);
     nmlp_status st = nmlp_checkpoint_put(w, words, n * sizeof *words, err);
     nmlp_mem_free(words);
     return st;

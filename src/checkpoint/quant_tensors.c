@@ -97,16 +97,18 @@ static nmlp_status read_shape(const nmlp_raw_tensors *raw, const nmlp_named_tens
 /* Words that `cols` weights of some bits take, one behind the other. */
 static int64_t words_of(int64_t cols, int bits) { return (bits * cols + 31) / 32; }
 
-/* How many bits a weight has, from the words of a row and what NAME_shape says: 4 or 6. */
+/* How many bits a weight has, from the words of a row and what NAME_shape says: 4 or 6, or 5 with multipliers. */
 static nmlp_status packed_bits(const nmlp_raw_tensors *raw, const nmlp_named_tensor *packed, size_t base_len,
                                const int64_t shape[2], int *bits, nmlp_err *err) {
-    static const int known[] = {6, 4}; /* rows too short to tell have no groups of Q4 */
+    static const int known[] = {6, 5, 4}; /* rows too short to tell have no groups */
     const nmlp_view *v = &packed->view;
+    bool multiplied = find(raw, packed->name, base_len, "_multiplier") != NULL;
     bool sane =
         shape[0] > 0 && shape[1] > 0 && shape[1] < INT64_C(1) << 40 && v->n_dims == 2 && v->shape[0] == shape[0];
     for (size_t i = 0; sane && i < sizeof known / sizeof known[0]; i++) {
         *bits = known[i];
-        if (v->shape[1] == words_of(shape[1], known[i])) return NMLP_OK;
+        if (*bits != 5 || multiplied)
+            if (v->shape[1] == words_of(shape[1], known[i])) return NMLP_OK;
     }
     if (sane && v->shape[1] == words_of(shape[1], 8))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
@@ -160,7 +162,7 @@ static nmlp_status find_zeros(const nmlp_raw_tensors *raw, const nmlp_named_tens
     int8_t *zeros = nmlp_arena_new(raw->arena, (size_t)(rows * groups) * (size_t)repeat, 1, err);
     if (!zeros) return NMLP_E_NOMEM;
     if (packed)
-        nmlp_quant_zeros_unpack(zeros, t->view.data, rows, groups);
+        nmlp_quant_per_group_unpack(zeros, NMLP_DTYPE_Q4, t->view.data, rows, groups);
     else
         memcpy(zeros, t->view.data, (size_t)(rows * groups));
     for (int64_t i = rows * groups - 1; i >= 0; i--) {
@@ -194,7 +196,7 @@ static nmlp_status join_q4(const nmlp_raw_tensors *raw, const nmlp_named_tensor 
     int kept = group == 32 ? 32 : GROUP_MAX;
     NMLP_RETURN_IF_FAILED(convert_scales(raw, scales, (int)(group / kept), &halves, err));
     out->view = nmlp_quant_view_q4(t->view.data, halves, kept, shape[0], shape[1]);
-    return find_zeros(raw, scales, base_len, (int)(group / kept), &out->view.zeros, err);
+    return find_zeros(raw, scales, base_len, (int)(group / kept), &out->view.per_group, err);
 }
 
 static nmlp_status join_q6(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, const nmlp_named_tensor *scales,
@@ -210,7 +212,47 @@ static nmlp_status join_q6(const nmlp_raw_tensors *raw, const nmlp_named_tensor 
     return NMLP_OK;
 }
 
-/* Q4 and Q6. */
+/* Multipliers of groups of 16: words of eight rows. */
+static nmlp_status read_multipliers(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, const int64_t shape[2],
+                                    nmlp_dtype dtype, const int8_t **out, nmlp_err *err) {
+    int64_t rows = shape[0], groups = shape[1] / NMLP_QUANT_MULTIPLIER_GROUP;
+    int lowest = nmlp_quant_multiplier_lowest(dtype), highest = nmlp_quant_multiplier_highest(dtype);
+    if (shape[1] % NMLP_QUANT_MULTIPLIER_GROUP != 0 || groups < 2)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: tensor %s belongs to rows of %" PRId64
+                         " weights, expected whole groups of %d, two or more",
+                         raw->dir, t->name, shape[1], NMLP_QUANT_MULTIPLIER_GROUP);
+    if (t->int_bytes != 4 || t->view.n_dims != 2 || t->view.shape[1] != groups ||
+        t->view.shape[0] != (rows + CODES_PER_WORD - 1) / CODES_PER_WORD)
+        return wrong_shape(raw, t, "one multiplier of 4 bits per 16 weights", err);
+    int8_t *values = nmlp_arena_new(raw->arena, (size_t)(rows * groups), 1, err);
+    if (!values) return NMLP_E_NOMEM;
+    nmlp_quant_per_group_unpack(values, dtype, t->view.data, rows, groups);
+    for (int64_t i = 0; i < rows * groups; i++)
+        if (values[i] < lowest || values[i] > highest)
+            return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s holds the multiplier %d, expected %d to %d",
+                             raw->dir, t->name, values[i], lowest, highest);
+    *out = values;
+    return NMLP_OK;
+}
+
+static nmlp_status join_multiplied(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t,
+                                   const nmlp_named_tensor *scales, const nmlp_named_tensor *multipliers,
+                                   const int64_t shape[2], int bits, nmlp_named_tensor *out, nmlp_err *err) {
+    const float *rows = NULL;
+    const int8_t *values = NULL;
+    size_t base_len = strlen(t->name) - strlen("_packed");
+    if (find(raw, t->name, base_len, "_zero_point"))
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s has multipliers, and so no zero points", raw->dir,
+                         t->name);
+    nmlp_dtype dtype = bits == 6 ? NMLP_DTYPE_Q6M : bits == 5 ? NMLP_DTYPE_Q5M : NMLP_DTYPE_Q4M;
+    NMLP_RETURN_IF_FAILED(row_scales(raw, scales, shape[0], &rows, err));
+    NMLP_RETURN_IF_FAILED(read_multipliers(raw, multipliers, shape, dtype, &values, err));
+    out->view = nmlp_quant_view_multiplied(t->view.data, dtype, rows, values, shape[0], shape[1]);
+    return NMLP_OK;
+}
+
+/* All types in words. */
 static nmlp_status join_packed(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, nmlp_named_tensor *out,
                                nmlp_err *err) {
     const nmlp_named_tensor *scales;
@@ -222,13 +264,17 @@ static nmlp_status join_packed(const nmlp_raw_tensors *raw, const nmlp_named_ten
     NMLP_RETURN_IF_FAILED(find_scales(raw, t, base_len, &scales, err));
     out->name = nmlp_arena_strndup(raw->arena, t->name, base_len, err);
     if (!out->name) return NMLP_E_NOMEM;
+    const nmlp_named_tensor *multipliers = find(raw, t->name, base_len, "_multiplier");
+    if (multipliers) return join_multiplied(raw, t, scales, multipliers, shape, bits, out, err);
     return bits == 6 ? join_q6(raw, t, scales, shape, out, err) : join_q4(raw, t, scales, shape, out, err);
 }
 
-/* Whether a tensor is the scales, the zero points or the shape of another. */
+/* Whether a tensor is the scales, the zero points, the multipliers or the shape of another. */
 static bool is_part(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t) {
-    if (ends_with(t->name, "_zero_point"))
-        return find(raw, t->name, strlen(t->name) - strlen("_zero_point"), "_packed") != NULL;
+    static const char *const of_packed[] = {"_zero_point", "_multiplier"};
+    for (int i = 0; i < 2; i++)
+        if (ends_with(t->name, of_packed[i]))
+            return find(raw, t->name, strlen(t->name) - strlen(of_packed[i]), "_packed") != NULL;
     if (!ends_with(t->name, "_scale") && !ends_with(t->name, "_shape")) return false;
     size_t base_len = strlen(t->name) - strlen("_scale");
     const nmlp_named_tensor *codes = find(raw, t->name, base_len, "");
@@ -278,9 +324,9 @@ static nmlp_status check_scheme(const nmlp_json_doc *doc, const nmlp_json *schem
                          "%s: quantization_config: floats of %" PRId64 " bits are not supported; they have 8",
                          doc->origin, bits);
     if (!symmetric && !(bits == 4 && weights)) return refuse(doc, "symmetric", "false", err);
-    if (bits != 8 && !((bits == 4 || bits == 6) && weights))
+    if (bits != 8 && !(bits >= 4 && bits <= 6 && weights))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
-                         "%s: quantization_config: %s of %" PRId64 " bits are not supported; weights have 8, 6 or 4",
+                         "%s: quantization_config: %s of %" PRId64 " bits are not supported; weights have 8, 6, 5 or 4",
                          doc->origin, weights ? "weights" : "activations", bits);
     return NMLP_OK;
 }
@@ -293,7 +339,8 @@ nmlp_status nmlp_quant_config_check(const nmlp_json_doc *doc, bool *found, nmlp_
     const char *format = nmlp_json_string(nmlp_json_get(object, "format"));
     if (strcmp(method, "compressed-tensors") != 0) return refuse(doc, "method", method, err);
     if (strcmp(format, "int-quantized") != 0 && strcmp(format, "pack-quantized") != 0 &&
-        strcmp(format, "float-quantized") != 0 && strcmp(format, "mixed-precision") != 0)
+        strcmp(format, "float-quantized") != 0 && strcmp(format, "mixed-precision") != 0 &&
+        strcmp(format, "neuronmlp-packed") != 0)
         return refuse(doc, "format", format, err);
     if (!nmlp_json_is_null(nmlp_json_get(object, "kv_cache_scheme"))) return refuse(doc, "key", "kv_cache_scheme", err);
     const nmlp_json *groups;

@@ -1,4 +1,4 @@
-/* Reading quantised weights: the parts of tensor_spec.h become one tensor with a view of Q8, Q6, Q4 or FP8, and the
+/* Reading quantised weights: the parts of tensor_spec.h become one tensor with a view of a quantised type, and the
  * "quantization_config" of config.json is checked for what the parts do not say. */
 #ifndef NMLP_CHECKPOINT_QUANT_TENSORS_H
 #define NMLP_CHECKPOINT_QUANT_TENSORS_H
@@ -9,8 +9,8 @@
 #include "base/status.h"
 #include "checkpoint/safetensors.h"
 
-/* Refuses methods, types and schemes other than int8, int6, int4 and float8 weights of compressed-tensors. *found says
- * whether there is such an object. */
+/* Refuses methods, types and schemes other than int8, int6, int4 and float8 weights of compressed-tensors, and our own
+ * with multipliers. *found says whether there is such an object. */
 nmlp_status nmlp_quant_config_check(const nmlp_json_doc *doc, bool *found, nmlp_err *err);
 
 /* The tensors of a checkpoint as they lie in its files. */

@@ -9,8 +9,11 @@
 enum { CODES_PER_WORD = 8, F32_BYTES = 4 };
 
 nmlp_tensor_spec nmlp_tensor_spec_of(const char *name, const nmlp_view *view) {
-    nmlp_tensor_spec spec = {
-        .name = name, .dtype = view->dtype, .group = view->group, .zeros = view->zeros != NULL, .n_dims = view->n_dims};
+    nmlp_tensor_spec spec = {.name = name,
+                             .dtype = view->dtype,
+                             .group = view->group,
+                             .zeros = view->dtype == NMLP_DTYPE_Q4 && view->per_group,
+                             .n_dims = view->n_dims};
     memcpy(spec.shape, view->shape, sizeof spec.shape);
     return spec;
 }
@@ -21,20 +24,24 @@ static nmlp_view view_of(const nmlp_tensor_spec *spec) {
     return view;
 }
 
+static size_t per_group_words(const nmlp_tensor_spec *spec) {
+    return nmlp_quant_per_group_words(spec->shape[0], spec->shape[1] / spec->group);
+}
+
 size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec) {
     nmlp_view view = view_of(spec);
-    size_t zeros = 0;
     if (spec->bare) return nmlp_view_bytes(&view);
-    if (spec->dtype == NMLP_DTYPE_Q4 && spec->zeros)
-        zeros = nmlp_quant_zero_words(spec->shape[0], nmlp_quant_groups(&view)) * sizeof(uint32_t);
-    return nmlp_view_bytes(&view) + nmlp_quant_scale_bytes(&view) + zeros;
+    bool has_zeros = spec->dtype == NMLP_DTYPE_Q4 && spec->zeros;
+    return nmlp_quant_stored_bytes(&view) + (has_zeros ? per_group_words(spec) * sizeof(uint32_t) : 0);
 }
 
 bool nmlp_tensor_spec_fits(const nmlp_tensor_spec *spec) {
     int64_t rows = spec->shape[0], cols = spec->shape[1];
     if (!nmlp_dtype_is_quantised(spec->dtype) || spec->bare) return true;
     if (spec->n_dims != 2 || rows < 1 || cols < 1) return false;
-    if (spec->dtype == NMLP_DTYPE_Q6) return true; /* rows of whole words */
+    if (nmlp_quant_has_multipliers(spec->dtype)) /* shorter rows of 5 and 6 bits have as many words */
+        return spec->group == NMLP_QUANT_MULTIPLIER_GROUP && cols % spec->group == 0 && cols > spec->group;
+    if (nmlp_quant_widens_to_q8(spec->dtype)) return true; /* rows of whole words */
     if (nmlp_quant_scales_rows(spec->dtype)) return rows * cols % F32_BYTES == 0;
     return (spec->group == 32 || spec->group == 64) && cols % spec->group == 0 && rows * (cols / spec->group) % 2 == 0;
 }
@@ -43,11 +50,11 @@ nmlp_status nmlp_tensor_spec_check(const nmlp_tensor_spec *spec, nmlp_err *err) 
     char shape[NMLP_SHAPE_TEXT_MAX];
     if (nmlp_tensor_spec_fits(spec)) return NMLP_OK;
     nmlp_shape_text(shape, spec->shape, spec->n_dims);
-    if (nmlp_quant_scales_rows(spec->dtype))
+    if (nmlp_quant_scales_rows(spec->dtype) && !nmlp_quant_has_multipliers(spec->dtype))
         return nmlp_fail(err, NMLP_E_SHAPE, "tensor %s %s cannot be stored as %s: its elements are no multiple of 4",
                          spec->name, shape, nmlp_dtype_name(spec->dtype));
-    return nmlp_fail(err, NMLP_E_SHAPE, "tensor %s %s cannot be stored as Q4: groups of %d do not divide its rows",
-                     spec->name, shape, spec->group);
+    return nmlp_fail(err, NMLP_E_SHAPE, "tensor %s %s cannot be stored as %s: groups of %d do not divide its rows",
+                     spec->name, shape, nmlp_dtype_name(spec->dtype), spec->group);
 }
 
 static void add_part(nmlp_tensor_part *part, const nmlp_tensor_spec *spec, const char *suffix, const char *dtype,
@@ -59,12 +66,17 @@ static void add_part(nmlp_tensor_part *part, const nmlp_tensor_spec *spec, const
 
 int nmlp_tensor_spec_parts(const nmlp_tensor_spec *spec, nmlp_tensor_part parts[NMLP_TENSOR_PARTS_MAX]) {
     int64_t rows = spec->shape[0], cols = spec->shape[1];
-    if (spec->dtype == NMLP_DTYPE_Q6) {
-        int64_t words = (int64_t)(nmlp_tensor_spec_bytes(spec) / sizeof(int32_t)) / rows - 1; /* less the scale */
+    int64_t word_rows = (rows + CODES_PER_WORD - 1) / CODES_PER_WORD; /* of zero points and multipliers */
+    if (nmlp_quant_widens_to_q8(spec->dtype)) {
+        nmlp_view view = view_of(spec);
+        int n = 2;
+        int64_t words = (int64_t)(nmlp_view_bytes(&view) / sizeof(int32_t)) / rows;
         add_part(&parts[0], spec, "_packed", "I32", rows, words, sizeof(int32_t));
         add_part(&parts[1], spec, "_scale", "F32", rows, 1, F32_BYTES);
-        add_part(&parts[2], spec, "_shape", "I64", 2, 0, sizeof(int64_t));
-        return 3;
+        if (nmlp_quant_has_multipliers(spec->dtype))
+            add_part(&parts[n++], spec, "_multiplier", "I32", word_rows, cols / spec->group, sizeof(int32_t));
+        add_part(&parts[n++], spec, "_shape", "I64", 2, 0, sizeof(int64_t));
+        return n;
     }
     if (nmlp_quant_scales_rows(spec->dtype)) {
         add_part(&parts[0], spec, "", spec->dtype == NMLP_DTYPE_Q8 ? "I8" : "F8_E4M3", rows, cols, 1);
@@ -77,8 +89,7 @@ int nmlp_tensor_spec_parts(const nmlp_tensor_spec *spec, nmlp_tensor_part parts[
         add_part(&parts[1], spec, "_scale", "F16", rows, cols / spec->group, sizeof(uint16_t));
         int n = 2;
         if (spec->zeros)
-            add_part(&parts[n++], spec, "_zero_point", "I32", (rows + CODES_PER_WORD - 1) / CODES_PER_WORD,
-                     cols / spec->group, sizeof(int32_t));
+            add_part(&parts[n++], spec, "_zero_point", "I32", word_rows, cols / spec->group, sizeof(int32_t));
         add_part(&parts[n++], spec, "_shape", "I64", 2, 0, sizeof(int64_t));
         return n;
     }
@@ -97,16 +108,17 @@ static const struct kind {
     int group;
     bool zeros;
     const char *format;
-} kinds[] = {{NMLP_DTYPE_Q8, 0, false, "int-quantized"},   {NMLP_DTYPE_Q4, 32, false, "pack-quantized"},
-             {NMLP_DTYPE_Q4, 64, false, "pack-quantized"}, {NMLP_DTYPE_Q4, 32, true, "pack-quantized"},
-             {NMLP_DTYPE_Q4, 64, true, "pack-quantized"},  {NMLP_DTYPE_FP8, 0, false, "float-quantized"},
-             {NMLP_DTYPE_Q6, 0, false, "pack-quantized"}};
+} kinds[] = {{NMLP_DTYPE_Q8, 0, false, "int-quantized"},      {NMLP_DTYPE_Q4, 32, false, "pack-quantized"},
+             {NMLP_DTYPE_Q4, 64, false, "pack-quantized"},    {NMLP_DTYPE_Q4, 32, true, "pack-quantized"},
+             {NMLP_DTYPE_Q4, 64, true, "pack-quantized"},     {NMLP_DTYPE_FP8, 0, false, "float-quantized"},
+             {NMLP_DTYPE_Q6, 0, false, "pack-quantized"},     {NMLP_DTYPE_Q6M, 16, false, "neuronmlp-packed"},
+             {NMLP_DTYPE_Q5M, 16, false, "neuronmlp-packed"}, {NMLP_DTYPE_Q4M, 16, false, "neuronmlp-packed"}};
 
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
 static bool is_kind(const nmlp_tensor_spec *spec, const struct kind *kind) {
     return spec->dtype == kind->dtype &&
-           (nmlp_quant_scales_rows(kind->dtype) || (spec->group == kind->group && spec->zeros == kind->zeros));
+           (kind->dtype != NMLP_DTYPE_Q4 || (spec->group == kind->group && spec->zeros == kind->zeros));
 }
 
 static size_t count_kind(const nmlp_tensor_spec *specs, size_t n, const struct kind *kind) {
@@ -146,7 +158,7 @@ static void put_kind(nmlp_json_writer *w, const nmlp_tensor_spec *specs, size_t 
     for (size_t i = 0; i < n; i++)
         if (is_kind(&specs[i], kind)) put_target(w, specs[i].name);
     nmlp_json_end_array(w);
-    put_scheme(w, "weights", kind, nmlp_quant_scales_rows(kind->dtype) ? "channel" : "group", false);
+    put_scheme(w, "weights", kind, kind->group ? "group" : "channel", false);
     if (q8)
         put_scheme(w, "input_activations", kind, "token", true); /* without it other programs have no kernels */
     else

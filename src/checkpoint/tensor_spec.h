@@ -11,6 +11,11 @@
  *   Q6  NAME_packed I32 [N,ceil(6K/32)] "pack-quantized", codes dense over words
  *       NAME_scale  F32 [N,1]
  *       NAME_shape  I64 [2]       N and K
+ *   Q6M, Q5M, Q4M  "neuronmlp-packed": no other program has multipliers, and none must take them for plain codes
+ *       NAME_packed I32 [N,ceil(bits K/32)]
+ *       NAME_scale  F32 [N,1]
+ *       NAME_multiplier I32 [ceil(N/8),K/16]
+ *       NAME_shape  I64 [2]       N and K
  *   FP8 NAME        F8_E4M3 [N,K] "float-quantized"
  *       NAME_scale  F32 [N,1] */
 #ifndef NMLP_CHECKPOINT_TENSOR_SPEC_H
@@ -26,7 +31,7 @@
 typedef struct nmlp_tensor_spec {
     const char *name; /* borrowed until the writer is closed */
     nmlp_dtype dtype;
-    int group;  /* Q4 */
+    int group;  /* of zero points, multipliers, and scales of Q4 */
     bool zeros; /* Q4: with zero points */
     bool bare;  /* FP8: codes alone, whose scales are the caller's */
     int n_dims;
@@ -35,10 +40,10 @@ typedef struct nmlp_tensor_spec {
 
 nmlp_tensor_spec nmlp_tensor_spec_of(const char *name, const nmlp_view *view);
 
-/* Codes, scales and zero points. */
+/* Codes, scales, zero points, multipliers. */
 size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec);
 
-/* Whether a matrix can be stored in a quantised type: Q4 needs groups that divide its rows, and all must leave what
+/* Whether a matrix can be stored in a quantised type: groups must divide its rows, and all must leave what
  * follows in the file aligned. */
 bool nmlp_tensor_spec_fits(const nmlp_tensor_spec *spec);
 nmlp_status nmlp_tensor_spec_check(const nmlp_tensor_spec *spec, nmlp_err *err);

@@ -32,7 +32,7 @@ static void print_ranks_json(nmlp_json_writer *w, const nmlp_model *m) {
 
 /* Matrices of each type. */
 struct types {
-    int64_t n[NMLP_DTYPE_Q6 + 1];
+    int64_t n[NMLP_DTYPES];
 };
 
 static struct types count_types(const nmlp_model *m) {
@@ -49,7 +49,7 @@ static double bits_per_weight(const nmlp_model_size *size) { return 8.0 * (doubl
 static void print_types_json(nmlp_json_writer *w, const nmlp_model *m) {
     struct types types = count_types(m);
     nmlp_json_begin_object(w, "matrices");
-    for (int d = 0; d <= NMLP_DTYPE_Q6; d++)
+    for (int d = 0; d < NMLP_DTYPES; d++)
         if (types.n[d]) nmlp_json_put_int(w, nmlp_dtype_name((nmlp_dtype)d), types.n[d]);
     nmlp_json_end_object(w);
 }
@@ -58,7 +58,7 @@ static void print_types(const nmlp_model *m) {
     struct types types = count_types(m);
     const char *before = "";
     printf("  matrices      ");
-    for (int d = 0; d <= NMLP_DTYPE_Q6; d++) {
+    for (int d = 0; d < NMLP_DTYPES; d++) {
         if (!types.n[d]) continue;
         printf("%s%" PRId64 " %s", before, types.n[d], nmlp_dtype_name((nmlp_dtype)d));
         before = ", ";

@@ -25,14 +25,15 @@ static int check_args(const nmlp_cli *cli, struct args *a) {
     if (m->budget_bytes > 0) {
         return nmlp_cli_refuse(cli, "format head group", "and --budget-bytes exclude each other: it chooses formats");
     }
-    if (!a->format) return nmlp_cli_usage(cli, "--format q8|q6|q4|q4z|fp8 or --budget-bytes B is needed");
+    if (!a->format) return nmlp_cli_usage(cli, "--format q8|q6|q6m|q5m|q4|q4z|q4m|fp8 or --budget-bytes B is needed");
     if (a->group != 32 && a->group != 64)
         return nmlp_cli_usage(cli, "--group %lld: must be 32 or 64", (long long)a->group);
     if (strcmp(a->format, "bf16") == 0 || !nmlp_quant_format_parse(&m->body, a->format, (int)a->group))
-        return nmlp_cli_usage(cli, "--format %s: must be q8, q6, q4, q4z or fp8", a->format);
+        return nmlp_cli_usage(cli, "--format %s: must be q8, q6, q6m, q5m, q4, q4z, q4m or fp8", a->format);
     if (!nmlp_quant_format_parse(&m->head, a->head, (int)a->group))
-        return nmlp_cli_usage(cli, "--head %s: must be q8, q6, q4, q4z, fp8 or bf16", a->head);
-    if (!m->body.group && !m->head.group) return nmlp_cli_refuse(cli, "group", "goes with q4 and q4z");
+        return nmlp_cli_usage(cli, "--head %s: must be q8, q6, q6m, q5m, q4, q4z, q4m, fp8 or bf16", a->head);
+    if (m->body.dtype != NMLP_DTYPE_Q4 && m->head.dtype != NMLP_DTYPE_Q4)
+        return nmlp_cli_refuse(cli, "group", "goes with q4 and q4z");
     return -1;
 }
 
@@ -76,7 +77,7 @@ static int print_json(const nmlp_cli *cli, const struct args *a, const nmlp_quan
     nmlp_json_put_string(w, "output", a->output);
     nmlp_json_put_string(w, "format", a->format ? a->format : "mixed");
     nmlp_json_put_string(w, "head", nmlp_quant_format_text(&r->head));
-    if (a->request.method.body.group) nmlp_json_put_int(w, "group", a->group);
+    if (a->request.method.body.group) nmlp_json_put_int(w, "group", a->request.method.body.group);
     if (!a->format) put_formats(w, r);
     nmlp_json_put_int(w, "params", r->params);
     nmlp_json_put_int(w, "bytes_before", r->bytes_before);
@@ -138,13 +139,14 @@ static int run(int argc, char **argv) {
                      .request = {.method = nmlp_quantize_defaults()}};
     const nmlp_opt opts[] = {
         {"output", 'o', NMLP_OPT_STRING, &a.output, "DIR", "where to write the quantised checkpoint"},
-        {"format", 0, NMLP_OPT_STRING, &a.format, "q8|q6|q4|q4z|fp8",
-         "q8, q6: 8 and 6 bits, a scale per row; q4: 4 bits, a scale per group; q4z: and a zero point per group; fp8: "
-         "e4m3, a scale per row"},
+        {"format", 0, NMLP_OPT_STRING, &a.format, "q8|q6|q6m|q5m|q4|q4z|q4m|fp8",
+         "q8, q6: 8 and 6 bits, a scale per row; q6m, q5m, q4m: 6, 5 and 4 bits, and a small multiplier per 16 "
+         "weights; "
+         "q4: 4 bits, a scale per group; q4z: and a zero point per group; fp8: e4m3, a scale per row"},
         {"budget-bytes", 0, NMLP_OPT_INT, &a.request.method.budget_bytes, "B",
          "instead: a format for each matrix so that all tensors fit into B bytes"},
         {"group", 0, NMLP_OPT_INT, &a.group, "N", "of q4 and q4z: weights that share a scale, 32 (default) or 64"},
-        {"head", 0, NMLP_OPT_STRING, &a.head, "q8|q6|q4|q4z|fp8|bf16",
+        {"head", 0, NMLP_OPT_STRING, &a.head, "q8|q6|q6m|q5m|q4|q4z|q4m|fp8|bf16",
          "format of embedding and output matrix; bf16: as they are (default q8)"},
         {"calib", 0, NMLP_OPT_STRING, &a.request.calibration, "FILE", "calibration text (default MODEL/calib.txt)"},
         {"calib-tokens", 0, NMLP_OPT_INT, &a.request.method.calib_tokens, "N",
@@ -171,8 +173,8 @@ static int run(int argc, char **argv) {
 
 const nmlp_command nmlp_cmd_quantize = {
     .name = "quantize",
-    .summary = "store the weights of a checkpoint in 8, 6 or 4 bits",
-    .usage = "MODEL -o DIR --format q8|q6|q4|q4z|fp8 | --budget-bytes B [options]",
+    .summary = "store the weights of a checkpoint in 8 to 4 bits",
+    .usage = "MODEL -o DIR --format q8|q6|q6m|q5m|q4|q4z|q4m|fp8 | --budget-bytes B [options]",
     .about = "Dense or compressed weights, rounded so that the outputs on calibration text change least. "
              "--budget-bytes chooses a format for each matrix. An interrupted run goes on with --resume. Under mpirun "
              "several processes share the work.",

@@ -72,12 +72,15 @@ static nmlp_status take_matrix(nmlp_cuda_matrix *m, nmlp_cuda_arena *arena, nmlp
 }
 
 static nmlp_cuda_decode_format format_of(const nmlp_cuda_decode_part *parts, int n) {
-    for (int i = 0; i < n; i++) /* tiles have no place for zero points */
-        if (parts[i].view->dtype != parts[0].view->dtype || parts[i].view->zeros) return NMLP_CUDA_DECODE_BF16;
     nmlp_dtype dtype = parts[0].view->dtype;
-    return dtype == NMLP_DTYPE_Q8 || dtype == NMLP_DTYPE_Q6 ? NMLP_CUDA_DECODE_Q8
-           : dtype == NMLP_DTYPE_Q4                         ? NMLP_CUDA_DECODE_Q4
-                                                            : NMLP_CUDA_DECODE_BF16;
+    for (int i = 0; i < n; i++) {
+        const nmlp_view *view = parts[i].view;
+        bool has_zeros = view->dtype == NMLP_DTYPE_Q4 && view->per_group; /* tiles have no place for them */
+        if (view->dtype != dtype || has_zeros) return NMLP_CUDA_DECODE_BF16;
+    }
+    return dtype == NMLP_DTYPE_Q8 || nmlp_quant_widens_to_q8(dtype) ? NMLP_CUDA_DECODE_Q8
+           : dtype == NMLP_DTYPE_Q4                                 ? NMLP_CUDA_DECODE_Q4
+                                                                    : NMLP_CUDA_DECODE_BF16;
 }
 
 /* The quantised copy, where all parts are of one such type. */

@@ -161,7 +161,7 @@ static void make_row(const struct input *in, int64_t row, float *wide, unsigned 
     const nmlp_view *v = in->view;
     int64_t cols = v->n_dims == 2 ? v->shape[1] : v->shape[0];
     if (in->head_dim && v->n_dims == 2) row = nmlp_gguf_row_in_halves(row, in->head_dim);
-    if (v->dtype == NMLP_DTYPE_Q4 && v->group == 32 && !v->zeros && in->type == NMLP_GGUF_TYPE_Q4_0) {
+    if (v->dtype == NMLP_DTYPE_Q4 && v->group == 32 && !v->per_group && in->type == NMLP_GGUF_TYPE_Q4_0) {
         nmlp_gguf_row_from_q4(out, nmlp_view_row(v, row), (const uint16_t *)v->scales + row * (cols / 32), cols);
         return;
     }

@@ -53,8 +53,7 @@ nmlp_status nmlp_model_fingerprint(uint64_t *out, const nmlp_model *m, nmlp_pool
         hash = nmlp_hash64(t->view.shape, (size_t)t->view.n_dims * sizeof t->view.shape[0], hash);
         hash = add_bytes(hash, t->view.data, (int64_t)nmlp_view_bytes(&t->view), pool);
         if (t->view.scales) hash = nmlp_hash64(t->view.scales, nmlp_quant_scale_bytes(&t->view), hash);
-        if (t->view.zeros)
-            hash = nmlp_hash64(t->view.zeros, (size_t)(t->view.shape[0] * nmlp_quant_groups(&t->view)), hash);
+        if (t->view.per_group) hash = nmlp_hash64(t->view.per_group, nmlp_quant_per_group_bytes(&t->view), hash);
     }
     *out = hash;
     return NMLP_OK;

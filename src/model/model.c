@@ -277,8 +277,9 @@ static nmlp_status bind_layers(nmlp_model *m, nmlp_err *err) {
 
 static bool is_same_matrix(const nmlp_view *a, const nmlp_view *b) {
     return a->dtype == b->dtype && a->group == b->group && memcmp(a->data, b->data, nmlp_view_bytes(a)) == 0 &&
-           (!a->scales || memcmp(a->scales, b->scales, nmlp_quant_scale_bytes(a)) == 0) && !a->zeros == !b->zeros &&
-           (!a->zeros || memcmp(a->zeros, b->zeros, (size_t)(a->shape[0] * nmlp_quant_groups(a))) == 0);
+           (!a->scales || memcmp(a->scales, b->scales, nmlp_quant_scale_bytes(a)) == 0) &&
+           !a->per_group == !b->per_group &&
+           (!a->per_group || memcmp(a->per_group, b->per_group, nmlp_quant_per_group_bytes(a)) == 0);
 }
 
 /* A head of its own beside tie_word_embeddings is used, as transformers does; one that equals the embedding is the

@@ -79,7 +79,7 @@ static const void *copy_columns(struct cut *c, const void *from, int64_t rows, s
     return copy;
 }
 
-/* Scales of Q8 and Q6 belong to rows, those of Q4 to groups of columns, of which the range has whole ones. */
+/* Scales of Q4, and all that is per group, belong to groups of columns, of which the range has whole ones. */
 static nmlp_status columns_of(struct cut *c, nmlp_view *part, const nmlp_view *whole, struct range range,
                               nmlp_err *err) {
     int64_t rows = whole->shape[0], width = whole->shape[1];
@@ -90,13 +90,14 @@ static nmlp_status columns_of(struct cut *c, nmlp_view *part, const nmlp_view *w
         copy_columns(c, whole->data, rows, row_bytes, (size_t)range.first * bits / 8, (size_t)range.n * bits / 8, err);
     if (!part->data) return NMLP_E_NOMEM;
     nmlp_file_map_release(whole->data, nmlp_view_bytes(whole));
-    if (whole->dtype != NMLP_DTYPE_Q4) return NMLP_OK;
+    if (!whole->group) return NMLP_OK;
     size_t groups = (size_t)((width + whole->group - 1) / whole->group), scale = sizeof(uint16_t);
     size_t first = (size_t)(range.first / whole->group), n = (size_t)(range.n / whole->group);
-    part->scales = copy_columns(c, whole->scales, rows, groups * scale, first * scale, n * scale, err);
+    if (whole->dtype == NMLP_DTYPE_Q4)
+        part->scales = copy_columns(c, whole->scales, rows, groups * scale, first * scale, n * scale, err);
     if (!part->scales) return NMLP_E_NOMEM;
-    if (whole->zeros) part->zeros = copy_columns(c, whole->zeros, rows, groups, first, n, err);
-    return part->zeros || !whole->zeros ? NMLP_OK : NMLP_E_NOMEM;
+    if (whole->per_group) part->per_group = copy_columns(c, whole->per_group, rows, groups, first, n, err);
+    return part->per_group || !whole->per_group ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 /* A part of the factors becomes the part of their product. */
@@ -184,9 +185,13 @@ static nmlp_status split_factors(struct cut *c, nmlp_layer *layer, const nmlp_la
     return NMLP_OK;
 }
 
-enum { Q6_WORDS_INPUTS = 16 }; /* that fill three words of 32 bits */
+/* Columns that processes take whole: groups, and words of 32 bits. */
+static int inseparable(const nmlp_view *v) {
+    if (v->dtype == NMLP_DTYPE_Q5M) return 32;
+    if (v->dtype == NMLP_DTYPE_Q6) return 16;
+    return v->group > 0 ? v->group : 1;
+}
 
-/* Groups of Q4 are shared whole, and words of Q6. */
 static nmlp_status check_groups(const nmlp_model *m, int size, nmlp_err *err) {
     const nmlp_config *c = &m->config;
     int64_t cut[] = {c->n_heads * c->head_dim / size, c->intermediate / size};
@@ -195,7 +200,7 @@ static nmlp_status check_groups(const nmlp_model *m, int size, nmlp_err *err) {
         for (int i = 0; i < 2; i++) {
             const nmlp_view *v = nmlp_factors_is_dense(parted[i]) ? &parted[i]->w : &parted[i]->v;
             bool slices = i == 1 && m->layers[l].slices > 0 && !nmlp_factors_is_dense(parted[i]);
-            int whole = v->dtype == NMLP_DTYPE_Q4 ? v->group : v->dtype == NMLP_DTYPE_Q6 ? Q6_WORDS_INPUTS : 1;
+            int whole = inseparable(v);
             if (slices || cut[i] % whole == 0) continue;
             nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: %d processes cannot share groups of %d of %lld quantised columns",
                       m->checkpoint.dir, size, whole, (long long)cut[i] * size);

@@ -13,10 +13,10 @@ static const double cold_bytes = 128e6; /* more than caches hold; no more than t
 
 /* ---- as a cost ---- */
 
-/* A matrix whose groups do not fit is stored in 8 bits, one of 6 bits runs as one of 8. */
+/* A matrix whose groups do not fit is stored in 8 bits. */
 static int timed_option(int64_t rows, int64_t cols, int option) {
+    option = nmlp_quant_option_runs_as(option);
     nmlp_quant_format format = nmlp_quant_option(option);
-    if (option == NMLP_QUANT_OPTION_Q6) return NMLP_QUANT_OPTION_Q8;
     if (option == NMLP_QUANT_OPTION_PLAIN || nmlp_quant_format_fits(&format, rows, cols)) return option;
     return NMLP_QUANT_OPTION_Q8;
 }
@@ -48,7 +48,7 @@ static double matrix_us(const void *ctx, int64_t rows, int64_t cols, int64_t ran
 }
 
 static double head_us(const void *ctx, int option) {
-    return ((const nmlp_form_times *)ctx)->head_us[option == NMLP_QUANT_OPTION_Q6 ? NMLP_QUANT_OPTION_Q8 : option];
+    return ((const nmlp_form_times *)ctx)->head_us[nmlp_quant_option_runs_as(option)];
 }
 
 nmlp_mix_cost nmlp_form_times_cost(const nmlp_form_times *times) {
@@ -121,7 +121,7 @@ static nmlp_status measure_round(nmlp_form_times *t, const nmlp_form_timing *g, 
     const nmlp_config *c = &g->model->config;
     double us;
     for (int option = 0; option < NMLP_QUANT_OPTIONS; option++) {
-        if (option == NMLP_QUANT_OPTION_Q6) continue; /* Q8's */
+        if (nmlp_quant_option_runs_as(option) != option) continue;
         for (int pass = 0; pass < NMLP_FORM_PASSES; pass++) {
             for (int64_t i = 0; i < t->n_shapes && t->counts[pass] > 0; i++) {
                 NMLP_RETURN_IF_FAILED(
@@ -191,7 +191,7 @@ void nmlp_form_times_from_models(nmlp_form_times *t, const nmlp_model *model, co
 
 /* ---- in a file ---- */
 
-static const char times_magic[] = "NMLPFTM2";
+static const char times_magic[] = "NMLPFTM3";
 
 nmlp_status nmlp_form_times_load(nmlp_form_times *t, const char *path, uint64_t hash, bool *known, nmlp_err *err) {
     nmlp_file_map map;

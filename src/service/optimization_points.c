@@ -64,10 +64,11 @@ nmlp_status nmlp_optimize_time_cuda_forms(struct nmlp_optimize_job *j, nmlp_err 
     const char *dirs[] = {j->models.model_dir, j->models.list[j->q8].dir, j->models.list[j->q4].dir};
     double measured[3], ms[NMLP_QUANT_OPTIONS];
     NMLP_RETURN_IF_FAILED(nmlp_workload_time(&j->timer, dirs, 3, measured, err));
+    for (int i = 0; i < NMLP_QUANT_OPTIONS; i++) {
+        bool q4 = nmlp_quant_option(i).dtype == NMLP_DTYPE_Q4; /* groups of 32 and 64 differ by 6 % of bytes */
+        ms[i] = q4 ? measured[2] : measured[1];
+    }
     ms[NMLP_QUANT_OPTION_PLAIN] = measured[0];
-    ms[NMLP_QUANT_OPTION_Q8] = measured[1];
-    ms[NMLP_QUANT_OPTION_Q6] = measured[1];                             /* run as q8 */
-    for (int i = 0; i < NMLP_QUANT_OPTION_Q6; i++) ms[i] = measured[2]; /* groups of 32 and 64 differ by 6 % of bytes */
     nmlp_form_times_from_models(&j->times, &j->models.dense.model, &j->result->workload, ms);
     return NMLP_OK;
 }

@@ -1,35 +1,8 @@
 #include "service/quantization.h"
 
-#include <string.h>
-
 #include "base/clock.h"
 #include "compress/calibrate/calib_text.h"
 #include "compress/compress.h"
-
-bool nmlp_quant_format_parse(nmlp_quant_format *format, const char *word, int group) {
-    static const struct {
-        const char *word;
-        nmlp_dtype dtype;
-        bool zeros;
-    } words[] = {{"q8", NMLP_DTYPE_Q8, false}, {"q6", NMLP_DTYPE_Q6, false},   {"q4", NMLP_DTYPE_Q4, false},
-                 {"q4z", NMLP_DTYPE_Q4, true}, {"fp8", NMLP_DTYPE_FP8, false}, {"bf16", NMLP_DTYPE_BF16, false}};
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (strcmp(word, words[i].word) != 0) continue;
-        *format = (nmlp_quant_format){.dtype = words[i].dtype, .zeros = words[i].zeros};
-        if (format->dtype == NMLP_DTYPE_Q4) format->group = group;
-        return true;
-    }
-    return false;
-}
-
-const char *nmlp_quant_format_text(const nmlp_quant_format *f) {
-    if (f->dtype == NMLP_DTYPE_Q8) return "q8";
-    if (f->dtype == NMLP_DTYPE_Q6) return "q6";
-    if (f->dtype == NMLP_DTYPE_FP8) return "fp8";
-    if (f->dtype != NMLP_DTYPE_Q4) return "bf16";
-    if (f->zeros) return f->group == 32 ? "q4z g32" : "q4z g64";
-    return f->group == 32 ? "q4 g32" : "q4 g64";
-}
 
 void nmlp_quantization_outcome_fini(nmlp_quantization_outcome *outcome) { nmlp_quantize_report_fini(&outcome->report); }
 

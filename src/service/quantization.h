@@ -2,6 +2,7 @@
 #ifndef NMLP_SERVICE_QUANTIZATION_H
 #define NMLP_SERVICE_QUANTIZATION_H
 
+#include "compress/quantize/quant_format.h"
 #include "compress/quantize/quantize.h"
 #include "service/loaded_model.h"
 
@@ -23,11 +24,5 @@ void nmlp_quantization_outcome_fini(nmlp_quantization_outcome *outcome);
 /* Fills `outcome` anew; to be released whatever the status. See nmlp_quantize_run on what is left behind. */
 nmlp_status nmlp_quantization_run(nmlp_quantization_outcome *outcome, const char *model_dir, const char *out_dir,
                                   const nmlp_quantization_request *request, nmlp_err *err);
-
-/* "q8", "q6", "q4" with groups of `group`, "q4z" the same with zero points, "fp8", or "bf16" for what stays as it is;
- * false: another word. */
-bool nmlp_quant_format_parse(nmlp_quant_format *format, const char *word, int group);
-/* "bf16", "fp8", "q8", "q6", "q4 g32", "q4 g64", "q4z g32", "q4z g64" */
-const char *nmlp_quant_format_text(const nmlp_quant_format *format);
 
 #endif

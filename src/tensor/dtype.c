@@ -7,7 +7,10 @@ int nmlp_dtype_bits(nmlp_dtype dtype) {
     case NMLP_DTYPE_F16: return 16;
     case NMLP_DTYPE_FP8:
     case NMLP_DTYPE_Q8: return 8;
-    case NMLP_DTYPE_Q6: return 6;
+    case NMLP_DTYPE_Q6:
+    case NMLP_DTYPE_Q6M: return 6;
+    case NMLP_DTYPE_Q5M: return 5;
+    case NMLP_DTYPE_Q4M:
     case NMLP_DTYPE_Q4: return 4;
     }
     return 0;
@@ -24,6 +27,9 @@ const char *nmlp_dtype_name(nmlp_dtype dtype) {
     case NMLP_DTYPE_Q4: return "Q4";
     case NMLP_DTYPE_FP8: return "FP8";
     case NMLP_DTYPE_Q6: return "Q6";
+    case NMLP_DTYPE_Q6M: return "Q6M";
+    case NMLP_DTYPE_Q5M: return "Q5M";
+    case NMLP_DTYPE_Q4M: return "Q4M";
     }
     return "?";
 }
@@ -105,6 +111,9 @@ void nmlp_to_f32(float *dst, const void *src, nmlp_dtype dtype, size_t n) {
         return;
     case NMLP_DTYPE_Q8:
     case NMLP_DTYPE_Q6:
+    case NMLP_DTYPE_Q6M:
+    case NMLP_DTYPE_Q5M:
+    case NMLP_DTYPE_Q4M:
     case NMLP_DTYPE_Q4: return; /* not without scales: nmlp_quant_row_to_f32 */
     }
 }
@@ -124,6 +133,9 @@ void nmlp_from_f32(void *dst, nmlp_dtype dtype, const float *src, size_t n) {
         return;
     case NMLP_DTYPE_Q8:
     case NMLP_DTYPE_Q6:
+    case NMLP_DTYPE_Q6M:
+    case NMLP_DTYPE_Q5M:
+    case NMLP_DTYPE_Q4M:
     case NMLP_DTYPE_Q4: return;
     }
 }

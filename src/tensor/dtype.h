@@ -15,13 +15,18 @@ typedef enum nmlp_dtype {
     NMLP_DTYPE_Q8,  /* int8, a scale per row */
     NMLP_DTYPE_Q4,  /* two in a byte, a scale per group of a row */
     NMLP_DTYPE_FP8, /* e4m3, a scale per row */
-    NMLP_DTYPE_Q6   /* four in three bytes, a scale per row */
+    NMLP_DTYPE_Q6,  /* four in three bytes, a scale per row */
+    NMLP_DTYPE_Q6M, /* 6, 5 and 4 bits, a scale per row and a small integer per group of it */
+    NMLP_DTYPE_Q5M,
+    NMLP_DTYPE_Q4M
 } nmlp_dtype;
+enum { NMLP_DTYPES = NMLP_DTYPE_Q4M + 1 };
 
-size_t nmlp_dtype_bytes(nmlp_dtype dtype); /* 1 for Q4 and Q6, of which bytes hold more */
+size_t nmlp_dtype_bytes(nmlp_dtype dtype); /* 1 for types of less than 8 bits, of which bytes hold more */
 int nmlp_dtype_bits(nmlp_dtype dtype);
 static inline bool nmlp_dtype_is_quantised(nmlp_dtype dtype) { return dtype >= NMLP_DTYPE_Q8; }
-const char *nmlp_dtype_name(nmlp_dtype dtype); /* safetensors spelling: F32, BF16, F16; Q8, Q4, FP8, Q6 */
+const char *
+nmlp_dtype_name(nmlp_dtype dtype); /* safetensors spelling: F32, BF16, F16; Q8, Q4, FP8, Q6, Q6M, Q5M, Q4M */
 /* Of the plain types. */
 bool nmlp_dtype_parse(const char *name, nmlp_dtype *dtype);
 

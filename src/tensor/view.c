@@ -13,15 +13,15 @@ int64_t nmlp_view_elems(const nmlp_view *view) {
     return n;
 }
 
-/* A row of Q4 begins with a byte of its own, one of Q6 with a word. */
+/* A row of Q4 begins with a byte of its own, those of the other narrow types with a word. */
 static size_t row_bytes(const nmlp_view *view) {
     size_t n = (size_t)view->shape[view->n_dims - 1];
-    if (view->dtype == NMLP_DTYPE_Q6) return (6 * n + 31) / 32 * sizeof(uint32_t);
+    if (view->dtype >= NMLP_DTYPE_Q6) return ((size_t)nmlp_dtype_bits(view->dtype) * n + 31) / 32 * sizeof(uint32_t);
     return view->dtype == NMLP_DTYPE_Q4 ? (n + 1) / 2 : n * nmlp_dtype_bytes(view->dtype);
 }
 
 size_t nmlp_view_bytes(const nmlp_view *view) {
-    if (view->dtype == NMLP_DTYPE_Q4 || view->dtype == NMLP_DTYPE_Q6) return (size_t)view->shape[0] * row_bytes(view);
+    if (nmlp_dtype_bits(view->dtype) < 8) return (size_t)view->shape[0] * row_bytes(view);
     return (size_t)nmlp_view_elems(view) * nmlp_dtype_bytes(view->dtype);
 }
 
@@ -33,13 +33,11 @@ nmlp_view nmlp_view_rows(const nmlp_view *view, int64_t first, int64_t n) {
     nmlp_view rows = *view;
     rows.data = nmlp_view_row(view, first);
     rows.shape[0] = n;
-    if (view->dtype == NMLP_DTYPE_Q8 || view->dtype == NMLP_DTYPE_Q6 || view->dtype == NMLP_DTYPE_FP8)
-        rows.scales = (const float *)view->scales + first;
-    if (view->dtype == NMLP_DTYPE_Q4) {
-        int64_t before = first * ((view->shape[1] + view->group - 1) / view->group);
-        rows.scales = (const uint16_t *)view->scales + before;
-        if (view->zeros) rows.zeros = view->zeros + before;
-    }
+    if (!nmlp_dtype_is_quantised(view->dtype)) return rows;
+    int64_t before = view->group > 0 ? first * ((view->shape[1] + view->group - 1) / view->group) : 0;
+    rows.scales = view->dtype == NMLP_DTYPE_Q4 ? (const void *)((const uint16_t *)view->scales + before)
+                                               : (const void *)((const float *)view->scales + first);
+    if (view->per_group) rows.per_group = view->per_group + before;
     return rows;
 }
 

@@ -15,9 +15,9 @@ typedef struct nmlp_view {
     nmlp_dtype dtype;
     int n_dims;
     int64_t shape[NMLP_DIMS_MAX];
-    const void *scales;  /* of a quantised matrix (quant.h); NULL otherwise */
-    int group;           /* elements of a row that share a scale: Q4 */
-    const int8_t *zeros; /* Q4: [rows, groups] the code that stands for 0, from -8 to 7; NULL: 0 for all */
+    const void *scales;      /* of a quantised matrix (quant.h); NULL otherwise */
+    int group;               /* elements of a row that share a scale or a multiplier: Q4, Q6M, Q5M, Q4M */
+    const int8_t *per_group; /* [rows, groups] zero points of Q4 (NULL: all are 0), multipliers of Q6M, Q5M, Q4M */
 } nmlp_view;
 
 nmlp_view nmlp_view_2d(const void *data, nmlp_dtype dtype, int64_t rows, int64_t cols);

@@ -15,14 +15,21 @@ nmlp_status nmlp_train_rounded_init(nmlp_train_rounded *r, nmlp_train_param *tar
     return NMLP_OK;
 }
 
+/* Of a zero point or a multiplier. */
+static int per_group_at(const nmlp_view *view, int64_t row, int64_t column) {
+    return view->per_group[row * nmlp_quant_groups(view) + column / view->group];
+}
+
 static float scale_at(const nmlp_view *view, int64_t row, int64_t column) {
-    if (nmlp_quant_scales_rows(view->dtype)) return ((const float *)view->scales)[row];
-    int64_t groups = (view->shape[1] + view->group - 1) / view->group;
-    return nmlp_f16_to_f32(((const uint16_t *)view->scales)[row * groups + column / view->group]);
+    if (view->dtype == NMLP_DTYPE_Q4)
+        return nmlp_f16_to_f32(((const uint16_t *)view->scales)[row * nmlp_quant_groups(view) + column / view->group]);
+    float scale = ((const float *)view->scales)[row];
+    if (!nmlp_quant_has_multipliers(view->dtype)) return scale;
+    return scale * (float)(nmlp_quant_multiplier_step(view->dtype) * per_group_at(view, row, column));
 }
 
 static int zero_at(const nmlp_view *view, int64_t row, int64_t column) {
-    return view->zeros ? view->zeros[row * nmlp_quant_groups(view) + column / view->group] : 0;
+    return view->dtype == NMLP_DTYPE_Q4 && view->per_group ? per_group_at(view, row, column) : 0;
 }
 
 /* Without its zero point. */
@@ -62,8 +69,8 @@ nmlp_status nmlp_train_rounded_put(const nmlp_train_param *p, nmlp_checkpoint_wr
                 row[j] = (unsigned char)(int8_t)code;
             else if (p->source.dtype == NMLP_DTYPE_FP8)
                 row[j] = nmlp_fp8_from_rounded(code);
-            else if (p->source.dtype == NMLP_DTYPE_Q6)
-                nmlp_quant_q6_put(row, j, (int)code);
+            else if (nmlp_quant_widens_to_q8(p->source.dtype))
+                nmlp_quant_put_code(row, p->source.dtype, j, (int)code);
             else
                 row[j / 2] |= (unsigned char)(((int)code + zero + 8) << (j & 1 ? 4 : 0));
         }

@@ -61,7 +61,7 @@ done
 
 # Quantised weights by slices. Activations are rounded to 16 bits in front of them, so a difference in the last bit of a
 # sum becomes one of 2^-16 of the largest in 32: within 2e-4 of the largest logit.
-for format in q8 q6 q4 q4z; do
+for format in q8 q6 q4 q4z q5m; do
     "$command" quantize "$tiny" -o "$work/$format" --format $format --calib-tokens 128 --heldout 64 --ctx 64 >/dev/null 2>"$work/err" ||
         { cat "$work/err"; fail "quantize"; }
     "$command" logits "$work/$format" --ids 558,717,894,12,99 --positions 2,4 -t 1 --json >"$work/one"

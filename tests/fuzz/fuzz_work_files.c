@@ -178,12 +178,13 @@ static nmlp_status write_quantised(const char *path, nmlp_err *err) {
     static const float scales[QUANT_ROWS];
     static const uint8_t nibbles[QUANT_ROWS * QUANT_COLS / 2];
     static const uint16_t halves[QUANT_ROWS * QUANT_COLS / 32];
-    static const int8_t zeros[QUANT_ROWS * QUANT_COLS / 32];
-    nmlp_view views[QUANT_VIEWS] = {nmlp_quant_view_q8(codes, scales, QUANT_ROWS, QUANT_COLS),
-                                    nmlp_quant_view_q4(nibbles, halves, 32, QUANT_ROWS, QUANT_COLS),
-                                    nmlp_quant_view_q8(codes, scales, QUANT_ROWS, QUANT_COLS)};
+    static const int8_t zeros[QUANT_ROWS * QUANT_COLS / 16];
+    nmlp_view views[QUANT_VIEWS] = {
+        nmlp_quant_view_q8(codes, scales, QUANT_ROWS, QUANT_COLS),
+        nmlp_quant_view_q4(nibbles, halves, 32, QUANT_ROWS, QUANT_COLS),
+        nmlp_quant_view_multiplied((const uint8_t *)codes, NMLP_DTYPE_Q5M, scales, zeros, QUANT_ROWS, QUANT_COLS)};
     nmlp_view *list[QUANT_VIEWS] = {&views[0], &views[1], &views[2]};
-    views[1].zeros = zeros;
+    views[1].per_group = zeros;
     return nmlp_quant_file_write(path, FINGERPRINT, list, QUANT_VIEWS, err);
 }
 
@@ -216,7 +217,7 @@ static nmlp_status write_formats(const char *path, nmlp_err *err) {
     nmlp_quant_format formats[NMLP_QUANT_MATRICES], head = {.dtype = NMLP_DTYPE_BF16};
     for (int i = 0; i < NMLP_QUANT_MATRICES; i++)
         formats[i] = i % 2 ? (nmlp_quant_format){.dtype = NMLP_DTYPE_Q4, .group = 32, .zeros = true}
-                           : (nmlp_quant_format){.dtype = NMLP_DTYPE_Q8};
+                           : (nmlp_quant_format){.dtype = NMLP_DTYPE_Q4M, .group = 16};
     return nmlp_quant_formats_write(path, FINGERPRINT, formats, NMLP_QUANT_MATRICES, &head, err);
 }
 
@@ -228,7 +229,9 @@ static bool try_formats(const char *path) {
         state != NMLP_WORK_VALID)
         return false;
     for (int i = 0; i < NMLP_QUANT_MATRICES; i++)
-        if ((formats[i].dtype == NMLP_DTYPE_Q4) != (formats[i].group != 0)) abort();
+        if ((formats[i].dtype == NMLP_DTYPE_Q4 || nmlp_quant_has_multipliers(formats[i].dtype)) !=
+            (formats[i].group != 0))
+            abort();
     if (nmlp_quant_formats_write(again_path(), FINGERPRINT, formats, NMLP_QUANT_MATRICES, &head, &err) != NMLP_OK)
         abort();
     payload read = payload_of(path), again = payload_of(again_path());

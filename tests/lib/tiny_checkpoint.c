@@ -137,12 +137,16 @@ static nmlp_status put_quantised(nmlp_checkpoint_writer *writer, const tiny_tens
         .dtype = spec->dtype, .group = spec->group, .n_dims = 2, .shape = {spec->shape[0], spec->shape[1]}};
     void *codes = nmlp_mem_new(nmlp_view_bytes(&view), 1, NULL);
     void *scales = nmlp_mem_new(nmlp_quant_scale_bytes(&view), 1, NULL);
+    void *multipliers = NULL;
     view.data = codes;
     view.scales = scales;
+    if (nmlp_quant_has_multipliers(view.dtype))
+        view.per_group = multipliers = nmlp_mem_new((size_t)(view.shape[0] * nmlp_quant_groups(&view)), 1, NULL);
     for (int64_t i = 0; i < t->shape[0]; i++) nmlp_quant_row_from_f32(&view, i, t->data + i * t->shape[1]);
     nmlp_status st = nmlp_checkpoint_put_view(writer, &view, err);
     nmlp_mem_free(codes);
     nmlp_mem_free(scales);
+    nmlp_mem_free(multipliers);
     return st;
 }
 

@@ -42,7 +42,7 @@ static double sum_factor(int64_t n) {
 static double *quantised_errors(const nmlp_truth *x, const nmlp_view *w) {
     int64_t k = x->cols;
     double *errors = nmlp_mem_new((size_t)(x->rows * k), sizeof *errors, NULL);
-    bool rounds = w->dtype == NMLP_DTYPE_Q8 || w->dtype == NMLP_DTYPE_Q6 || w->dtype == NMLP_DTYPE_Q4;
+    bool rounds = nmlp_dtype_is_quantised(w->dtype) && w->dtype != NMLP_DTYPE_FP8;
     for (int64_t i = 0; rounds && i < x->rows * k; i++) {
         double size = fabs(x->value[i]) + x->bound[i];
         int64_t first = i - i % k % 32;
@@ -256,10 +256,15 @@ static nmlp_view quantise_fp8(const float *wide, int64_t n, int64_t k) {
     return nmlp_quant_view_fp8(data, scales, n, k);
 }
 
-static nmlp_view quantise_q6(const float *wide, int64_t n, int64_t k) {
-    nmlp_view view = nmlp_quant_view_q6(NULL, NULL, n, k);
+/* Q6 and types with multipliers. */
+static nmlp_view quantise_words(const float *wide, int64_t n, int64_t k, nmlp_dtype dtype) {
+    nmlp_view view = nmlp_view_2d(NULL, dtype, n, k);
     view.data = nmlp_mem_new(nmlp_view_bytes(&view), 1, NULL);
     view.scales = nmlp_mem_new(nmlp_quant_scale_bytes(&view), 1, NULL);
+    if (nmlp_quant_has_multipliers(dtype)) {
+        view.group = NMLP_QUANT_MULTIPLIER_GROUP;
+        view.per_group = nmlp_mem_new((size_t)(n * nmlp_quant_groups(&view)), 1, NULL);
+    }
     for (int64_t i = 0; i < n; i++) nmlp_quant_row_from_f32(&view, i, wide + i * k);
     return view;
 }
@@ -276,7 +281,7 @@ nmlp_view nmlp_test_with_zeros(int64_t n, int64_t k, int group, uint64_t seed) {
     float *wide = wide_weight(n, k, seed);
     nmlp_view view = nmlp_quant_view_q4(nmlp_mem_new((size_t)(n * row_bytes), 1, NULL),
                                         nmlp_mem_new((size_t)(n * n_groups), sizeof(uint16_t), NULL), group, n, k);
-    view.zeros = nmlp_mem_new((size_t)(n * n_groups), 1, NULL);
+    view.per_group = nmlp_mem_new((size_t)(n * n_groups), 1, NULL);
     for (int64_t i = 0; i < n * k; i++) wide[i] += (float)(i / group % 5 - 2) * 0.7f / sqrtf((float)k);
     for (int64_t i = 0; i < n; i++) nmlp_quant_row_from_f32(&view, i, wide + i * k);
     nmlp_mem_free(wide);
@@ -287,8 +292,8 @@ nmlp_view nmlp_test_weight(int64_t n, int64_t k, nmlp_dtype dtype, uint64_t seed
     if (dtype == NMLP_DTYPE_Q8 || dtype == NMLP_DTYPE_Q4)
         return nmlp_test_quantised(n, k, dtype == NMLP_DTYPE_Q4 ? 32 : 0, seed);
     float *wide = wide_weight(n, k, seed);
-    if (dtype == NMLP_DTYPE_FP8 || dtype == NMLP_DTYPE_Q6) {
-        nmlp_view view = dtype == NMLP_DTYPE_FP8 ? quantise_fp8(wide, n, k) : quantise_q6(wide, n, k);
+    if (nmlp_dtype_is_quantised(dtype)) {
+        nmlp_view view = dtype == NMLP_DTYPE_FP8 ? quantise_fp8(wide, n, k) : quantise_words(wide, n, k, dtype);
         nmlp_mem_free(wide);
         return view;
     }
@@ -301,7 +306,7 @@ nmlp_view nmlp_test_weight(int64_t n, int64_t k, nmlp_dtype dtype, uint64_t seed
 void nmlp_test_weight_free(nmlp_view *view) {
     nmlp_mem_free((void *)(uintptr_t)view->data);
     nmlp_mem_free((void *)(uintptr_t)view->scales);
-    nmlp_mem_free((void *)(uintptr_t)view->zeros);
+    nmlp_mem_free((void *)(uintptr_t)view->per_group);
     *view = (nmlp_view){0};
 }
 

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 
 enum { RANKS_MAX = 1 << 20 };
-static const char magic[] = "NMLPSRV3";
+static const char magic[] = "NMLPSRV4";
 
 struct header {
     int64_t n_layers, tile, n_ranks;

@@ -101,6 +101,7 @@ struct rows {
     float *target;   /* [rows, BLOCK] what the errors of earlier columns add */
     float *codes;    /* [rows, K] */
     float *scales;   /* [rows, groups] */
+    float *steps;    /* [rows] of the scales of types with multipliers */
     float *zeros;    /* [rows, groups] zero points; `codes` are without them */
     float *ones;     /* [K] C times the ones of a group */
     float *residual; /* [rows, K] w - q */
@@ -113,6 +114,7 @@ struct rounding {
     const float *w; /* [N,K] */
     const nmlp_view *out;
     int64_t group, n_groups;
+    bool has_zeros;
     float lowest, highest;
     float *importance; /* [K] diagonal of C */
     struct rows *rows; /* [threads] */
@@ -122,7 +124,7 @@ struct rounding {
 
 static int64_t floats_of_rows(const struct rounding *r) {
     int64_t k = r->gptq->n;
-    return ROWS_PER_TASK * (6 * k + BLOCK + 2 * r->n_groups) + k;
+    return ROWS_PER_TASK * (6 * k + BLOCK + 2 * r->n_groups + 1) + k;
 }
 
 static void cut_rows(struct rows *s, const struct rounding *r, float *at) {
@@ -137,10 +139,16 @@ static void cut_rows(struct rows *s, const struct rounding *r, float *at) {
                        .scales = at + 6 * wide + ROWS_PER_TASK * BLOCK};
     s->zeros = s->scales + ROWS_PER_TASK * r->n_groups;
     s->ones = s->zeros + ROWS_PER_TASK * r->n_groups;
+    s->steps = s->ones + r->gptq->n;
 }
 
-static float round_scale(const struct rounding *r, float scale) {
-    return r->out->dtype == NMLP_DTYPE_Q4 ? nmlp_f16_to_f32(nmlp_f32_to_f16(scale)) : scale;
+/* The nearest scale that row i may have; 0 for one whose multiplier would be 0. */
+static float round_scale(const struct rounding *r, const struct rows *s, int64_t i, float scale) {
+    if (r->out->dtype == NMLP_DTYPE_Q4) return nmlp_f16_to_f32(nmlp_f32_to_f16(scale));
+    if (!nmlp_quant_has_multipliers(r->out->dtype)) return scale;
+    float lowest = (float)nmlp_quant_multiplier_lowest(r->out->dtype);
+    float highest = (float)nmlp_quant_multiplier_highest(r->out->dtype);
+    return s->steps[i] != 0 ? nmlp_quant_code(scale, 1.0f / s->steps[i], lowest, highest) * s->steps[i] : 0;
 }
 
 /* The nearest code to w / scale. */
@@ -156,15 +164,35 @@ static float search_scale(const struct rounding *r, const float *w, const float 
     if (r->out->dtype == NMLP_DTYPE_Q8) return nmlp_quant_search_q8(w, h, n);
     if (r->out->dtype == NMLP_DTYPE_Q6) return nmlp_quant_search_q6(w, h, n);
     if (r->out->dtype == NMLP_DTYPE_FP8) return nmlp_quant_search_fp8(w, h, n);
-    if (!r->out->zeros) return nmlp_quant_search_q4(w, h, n);
+    if (!r->has_zeros) return nmlp_quant_search_q4(w, h, n);
     float scale = nmlp_quant_search_q4_zero(w, h, n, &found);
     *zero = (float)found;
     return scale;
 }
 
+/* Of a type with multipliers. */
+static void search_row(const struct rounding *r, struct rows *s, const float *w, int64_t i) {
+    nmlp_dtype dtype = r->out->dtype;
+    nmlp_quant_multiplied format = {.lowest = r->lowest,
+                                    .highest = r->highest,
+                                    .lowest_multiplier = nmlp_quant_multiplier_lowest(dtype),
+                                    .highest_multiplier = nmlp_quant_multiplier_highest(dtype),
+                                    .group = r->group};
+    float *scales = s->scales + i * r->n_groups;
+    s->steps[i] = nmlp_quant_search_multiplied(&format, w, r->importance, r->gptq->n, scales);
+    for (int64_t g = 0; g < r->n_groups; g++) {
+        scales[g] *= s->steps[i];
+        s->zeros[i * r->n_groups + g] = 0;
+    }
+}
+
 static void search_scales(const struct rounding *r, struct rows *s, const float *w, int64_t n_rows) {
     int64_t k = r->gptq->n;
     for (int64_t i = 0; i < n_rows; i++) {
+        if (nmlp_quant_has_multipliers(r->out->dtype)) {
+            search_row(r, s, w + i * k, i);
+            continue;
+        }
         for (int64_t g = 0; g < r->n_groups; g++) {
             int64_t first = g * r->group, n = nmlp_min(r->group, k - first), at = i * r->n_groups + g;
             s->scales[at] = search_scale(r, w + i * k + first, r->importance + first, n, &s->zeros[at]);
@@ -259,13 +287,39 @@ static void improve_scales(const struct rounding *r, struct rows *s, int64_t n_r
             float slope = dot(codes, s->gradient + i * k + first, n), curvature = dot(codes, seen + first, n);
             if (!(curvature > 0)) continue;
             float *scale = &s->scales[i * r->n_groups + g];
-            float next = round_scale(r, *scale + slope / curvature), step = next - *scale;
+            float next = round_scale(r, s, i, *scale + slope / curvature), step = next - *scale;
             if (step == 0 || !isfinite(next) || next == 0) continue;
             *scale = next;
             add_scaled(s->residual + i * k + first, codes, -step, n);
             add_scaled(s->gradient + i * k, seen, -step, k);
         }
-        if (r->out->zeros) improve_zeros(r, s, g, n_rows);
+        if (r->has_zeros) improve_zeros(r, s, g, n_rows);
+    }
+}
+
+/* The best step of every row, with codes and multipliers as they are. */
+static void improve_steps(const struct rounding *r, struct rows *s, int64_t n_rows) {
+    int64_t k = r->gptq->n;
+    float *multiplied = s->errors; /* codes times multipliers; errors are not needed any more */
+    for (int64_t i = 0; i < n_rows; i++)
+        for (int64_t j = 0; j < k; j++) {
+            float scale = s->scales[i * r->n_groups + j / r->group];
+            multiplied[i * k + j] = s->steps[i] != 0 ? s->codes[i * k + j] * nearbyintf(scale / s->steps[i]) : 0;
+        }
+    nmlp_linalg_gemm_f32_strided(n_rows, k, k, multiplied, k, r->gptq->moments, k, s->seen, k);
+    for (int64_t i = 0; i < n_rows; i++) {
+        const float *of_row = multiplied + i * k, *seen = s->seen + i * k;
+        float slope = dot(of_row, s->gradient + i * k, k), curvature = dot(of_row, seen, k);
+        float next = curvature > 0 ? s->steps[i] + slope / curvature : 0;
+        if (next == 0 || !isfinite(next)) continue;
+        float change = next - s->steps[i];
+        for (int64_t g = 0; g < r->n_groups; g++) {
+            float *scale = &s->scales[i * r->n_groups + g];
+            *scale = nearbyintf(*scale / s->steps[i]) * next;
+        }
+        s->steps[i] = next;
+        add_scaled(s->residual + i * k, of_row, -change, k);
+        add_scaled(s->gradient + i * k, seen, -change, k);
     }
 }
 
@@ -291,16 +345,24 @@ static void improve_codes(const struct rounding *r, struct rows *s, int64_t i) {
 
 static void store_groups(const struct rounding *r, const struct rows *s, int64_t i, int64_t row) {
     uint16_t *scales = (uint16_t *)(uintptr_t)r->out->scales + row * r->n_groups;
-    int8_t *zeros = (int8_t *)(uintptr_t)r->out->zeros;
+    int8_t *zeros = (int8_t *)(uintptr_t)r->out->per_group;
     for (int64_t g = 0; g < r->n_groups; g++) {
         scales[g] = nmlp_f32_to_f16(s->scales[i * r->n_groups + g]);
         if (zeros) zeros[row * r->n_groups + g] = (int8_t)s->zeros[i * r->n_groups + g];
     }
 }
 
+static void store_multipliers(const struct rounding *r, const struct rows *s, int64_t i, int64_t row) {
+    int8_t *multipliers = (int8_t *)(uintptr_t)r->out->per_group + row * r->n_groups;
+    float step = s->steps[i];
+    for (int64_t g = 0; g < r->n_groups; g++)
+        multipliers[g] = step != 0 ? (int8_t)nearbyintf(s->scales[i * r->n_groups + g] / step) : 1;
+    ((float *)(uintptr_t)r->out->scales)[row] = step / (float)nmlp_quant_multiplier_step(r->out->dtype);
+}
+
 static void store_code(nmlp_dtype dtype, void *row, int64_t j, float code) {
-    if (dtype == NMLP_DTYPE_Q6)
-        nmlp_quant_q6_put(row, j, (int)code);
+    if (nmlp_quant_widens_to_q8(dtype))
+        nmlp_quant_put_code(row, dtype, j, (int)code);
     else
         ((uint8_t *)row)[j] = dtype == NMLP_DTYPE_FP8 ? nmlp_fp8_from_rounded(code) : (uint8_t)(int8_t)code;
 }
@@ -313,7 +375,10 @@ static void store_rows(const struct rounding *r, const struct rows *s, int64_t f
         memset(row, 0, nmlp_view_bytes(r->out) / (size_t)r->out->shape[0]);
         if (r->out->dtype != NMLP_DTYPE_Q4) {
             for (int64_t j = 0; j < k; j++) store_code(r->out->dtype, row, j, codes[j]);
-            ((float *)(uintptr_t)r->out->scales)[first + i] = s->scales[i];
+            if (nmlp_quant_has_multipliers(r->out->dtype))
+                store_multipliers(r, s, i, first + i);
+            else
+                ((float *)(uintptr_t)r->out->scales)[first + i] = s->scales[i];
             continue;
         }
         const float *zeros = s->zeros + i * r->n_groups;
@@ -343,6 +408,7 @@ static void round_tasks(void *ctx, int64_t begin, int64_t end, int thread) {
         if (r->gptq->sweeps > 0) measure_rows(r, s, w, n_rows);
         for (int sweep = 0; sweep < r->gptq->sweeps; sweep++) {
             improve_scales(r, s, n_rows);
+            if (nmlp_quant_has_multipliers(r->out->dtype)) improve_steps(r, s, n_rows);
             for (int64_t i = 0; i < n_rows; i++) improve_codes(r, s, i);
         }
         if (r->wants_loss) {
@@ -373,7 +439,8 @@ static nmlp_status run_tasks(struct rounding *r, nmlp_pool_range *run, double *l
     int n_threads = nmlp_pool_threads(g->pool);
     int64_t n_tasks = (r->out->shape[0] + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
     nmlp_status st = NMLP_E_NOMEM;
-    r->group = r->out->dtype == NMLP_DTYPE_Q4 ? r->out->group : g->n;
+    r->group = r->out->group > 0 ? r->out->group : g->n;
+    r->has_zeros = r->out->dtype == NMLP_DTYPE_Q4 && r->out->per_group;
     r->n_groups = (g->n + r->group - 1) / r->group;
     r->lowest = (float)nmlp_quant_lowest(r->out->dtype);
     r->highest = (float)nmlp_quant_highest(r->out->dtype);

@@ -35,8 +35,8 @@ void nmlp_gptq_fini(nmlp_gptq *gptq);
 /* Rows that are rounded together: a matrix may be rounded in parts that begin at a multiple of it, to the same bits. */
 enum { NMLP_GPTQ_ROWS = 32 };
 
-/* Fills codes and scales of `out`, a Q8 or Q4 view [N,K] with writable memory, from w [N,K]. `loss` (may be NULL)
- * receives tr (W-Q) C (W-Q)^T. */
+/* Fills codes, scales and what is per group of `out`, a quantised view [N,K] with writable memory, from w [N,K]. `loss`
+ * (may be NULL) receives tr (W-Q) C (W-Q)^T. */
 nmlp_status nmlp_gptq_round(const nmlp_gptq *gptq, const float *w, const nmlp_view *out, double *loss, nmlp_err *err);
 
 /* tr (W-Q) C (W-Q)^T of any Q, e.g. of nearest rounding. */

@@ -5,12 +5,12 @@
 #include "tensor/quant.h"
 
 enum { PLAIN = -1 };
-static const char magic[] = "NMLPQNT3", formats_magic[] = "NMLPQPL3";
+static const char magic[] = "NMLPQNT4", formats_magic[] = "NMLPQPL4";
 
 struct entry {
     int64_t same_as; /* PLAIN: not in the file; an earlier number: that one; its own: stored here */
     int64_t dtype, group, rows, cols;
-    int64_t zeros; /* 1: zero points [rows, groups] stand behind the scales */
+    int64_t per_group; /* 1: zero points or multipliers [rows, groups] stand behind the scales */
 };
 
 static void describe(struct entry *entries, nmlp_view *const views[], int64_t n) {
@@ -23,14 +23,11 @@ static void describe(struct entry *entries, nmlp_view *const views[], int64_t n)
                                     .group = v->group,
                                     .rows = v->shape[0],
                                     .cols = v->shape[1],
-                                    .zeros = v->zeros != NULL};
+                                    .per_group = v->per_group != NULL};
         for (int64_t k = i - 1; k >= 0; k--)
             if (views[k]->data == v->data) entries[i].same_as = k;
     }
 }
-
-/* One byte each. */
-static size_t zero_bytes(const nmlp_view *view) { return (size_t)(view->shape[0] * nmlp_quant_groups(view)); }
 
 static nmlp_status put_views(nmlp_work_writer *writer, const struct entry *entries, nmlp_view *const views[], int64_t n,
                              nmlp_err *err) {
@@ -40,7 +37,9 @@ static nmlp_status put_views(nmlp_work_writer *writer, const struct entry *entri
         if (entries[i].same_as != i) continue;
         NMLP_RETURN_IF_FAILED(nmlp_work_writer_put_padded(writer, v->data, nmlp_view_bytes(v), err));
         NMLP_RETURN_IF_FAILED(nmlp_work_writer_put_padded(writer, v->scales, nmlp_quant_scale_bytes(v), err));
-        if (v->zeros) NMLP_RETURN_IF_FAILED(nmlp_work_writer_put_padded(writer, v->zeros, zero_bytes(v), err));
+        if (v->per_group)
+            NMLP_RETURN_IF_FAILED(
+                nmlp_work_writer_put_padded(writer, v->per_group, nmlp_quant_per_group_bytes(v), err));
     }
     return NMLP_OK;
 }
@@ -63,21 +62,28 @@ out:
     return st;
 }
 
-static bool is_group(int64_t group) { return group == 32 || group == 64; }
-
-static bool has_row_scales(int64_t dtype) {
-    return dtype == NMLP_DTYPE_Q8 || dtype == NMLP_DTYPE_Q6 || dtype == NMLP_DTYPE_FP8;
+/* Of a type, a group and whether there are zero points. */
+static bool format_fits(int64_t dtype, int64_t group, bool zeros) {
+    if (dtype == NMLP_DTYPE_Q4) return group == 32 || group == 64;
+    if (dtype < NMLP_DTYPE_F32 || dtype >= NMLP_DTYPES || zeros) return false;
+    return group == (nmlp_quant_has_multipliers((nmlp_dtype)dtype) ? NMLP_QUANT_MULTIPLIER_GROUP : 0);
 }
 
 static bool entry_fits(const struct entry *e, const nmlp_view *view) {
     if (!view->data || view->n_dims != 2 || e->rows != view->shape[0] || e->cols != view->shape[1]) return false;
-    if (has_row_scales(e->dtype)) return e->group == 0 && e->zeros == 0;
-    return e->dtype == NMLP_DTYPE_Q4 && is_group(e->group) && e->cols % e->group == 0 && (e->zeros & ~INT64_C(1)) == 0;
+    bool q4 = e->dtype == NMLP_DTYPE_Q4;
+    if ((e->per_group & ~INT64_C(1)) != 0 || !format_fits(e->dtype, e->group, q4 && e->per_group)) return false;
+    if (!nmlp_dtype_is_quantised((nmlp_dtype)e->dtype)) return false;
+    if (!q4 && e->per_group != nmlp_quant_has_multipliers((nmlp_dtype)e->dtype)) return false;
+    return e->group == 0 || e->cols % e->group == 0;
 }
 
-static bool zeros_fit(const nmlp_view *view) {
-    for (size_t i = 0; i < zero_bytes(view); i++)
-        if (view->zeros[i] < -8 || view->zeros[i] > 7) return false;
+static bool numbers_fit(const nmlp_view *view) {
+    bool q4 = view->dtype == NMLP_DTYPE_Q4;
+    int lowest = q4 ? -8 : nmlp_quant_multiplier_lowest(view->dtype);
+    int highest = q4 ? 7 : nmlp_quant_multiplier_highest(view->dtype);
+    for (size_t i = 0; i < nmlp_quant_per_group_bytes(view); i++)
+        if (view->per_group[i] < lowest || view->per_group[i] > highest) return false;
     return true;
 }
 
@@ -99,9 +105,9 @@ static bool read_views(nmlp_view *made, const nmlp_file_map *map, size_t payload
         made[i].group = (int)e->group;
         made[i].data = nmlp_work_take(&cursor, nmlp_view_bytes(&made[i]), true);
         made[i].scales = nmlp_work_take(&cursor, nmlp_quant_scale_bytes(&made[i]), true);
-        if (!e->zeros) continue;
-        made[i].zeros = nmlp_work_take(&cursor, zero_bytes(&made[i]), true);
-        if (!made[i].zeros || !zeros_fit(&made[i])) return false;
+        if (!e->per_group) continue;
+        made[i].per_group = nmlp_work_take(&cursor, (size_t)(e->rows * nmlp_quant_groups(&made[i])), true);
+        if (!made[i].per_group || !numbers_fit(&made[i])) return false;
     }
     return !cursor.failed && cursor.left_bytes == 0;
 }
@@ -152,10 +158,7 @@ static bool take_format(nmlp_work_cursor *cursor, nmlp_quant_format *format) {
     const void *at = nmlp_work_take(cursor, sizeof entry, false);
     if (!at) return false;
     memcpy(&entry, at, sizeof entry);
-    bool plain = entry.dtype >= NMLP_DTYPE_F32 && entry.dtype <= NMLP_DTYPE_F16;
-    bool fits = plain || has_row_scales(entry.dtype)
-                    ? entry.group == 0 && entry.zeros == 0
-                    : entry.dtype == NMLP_DTYPE_Q4 && is_group(entry.group) && (entry.zeros & ~INT64_C(1)) == 0;
+    bool fits = (entry.zeros & ~INT64_C(1)) == 0 && format_fits(entry.dtype, entry.group, entry.zeros != 0);
     if (fits)
         *format =
             (nmlp_quant_format){.dtype = (nmlp_dtype)entry.dtype, .group = (int)entry.group, .zeros = entry.zeros != 0};

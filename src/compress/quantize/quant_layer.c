@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "checkpoint/tensor_spec.h"
 #include "compress/quantize/quant_factors.h"
 #include "linalg/linalg.h"
 #include "tensor/quant.h"
@@ -13,13 +12,6 @@ const char *nmlp_quant_matrix_name(int matrix) {
     static const char *const names[NMLP_QUANT_MATRICES] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                            "gate_proj", "up_proj", "down_proj"};
     return names[matrix];
-}
-
-bool nmlp_quant_format_fits(const nmlp_quant_format *format, int64_t rows, int64_t cols) {
-    nmlp_tensor_spec spec = {.name = "", .dtype = format->dtype, .group = format->group, .n_dims = 2};
-    spec.shape[0] = rows;
-    spec.shape[1] = cols;
-    return nmlp_tensor_spec_fits(&spec);
 }
 
 /* w, u and v of every matrix. */
@@ -81,15 +73,15 @@ nmlp_status nmlp_quant_view_new(nmlp_view *view, nmlp_arena *arena, const nmlp_q
                                 int64_t cols, nmlp_err *err) {
     *view = nmlp_view_2d(NULL, format->dtype, rows, cols);
     if (nmlp_quant_format_fits(format, rows, cols))
-        view->group = format->dtype == NMLP_DTYPE_Q4 ? format->group : 0;
+        view->group = format->group;
     else
         view->dtype = NMLP_DTYPE_Q8;
     view->data = nmlp_arena_new(arena, nmlp_view_bytes(view), 1, err);
     view->scales = nmlp_arena_new(arena, nmlp_quant_scale_bytes(view), 1, err);
     if (!view->data || !view->scales) return NMLP_E_NOMEM;
-    if (view->dtype != NMLP_DTYPE_Q4 || !format->zeros) return NMLP_OK;
-    view->zeros = nmlp_arena_new(arena, (size_t)(rows * nmlp_quant_groups(view)), 1, err);
-    return view->zeros ? NMLP_OK : NMLP_E_NOMEM;
+    if (!nmlp_quant_has_multipliers(view->dtype) && !(view->dtype == NMLP_DTYPE_Q4 && format->zeros)) return NMLP_OK;
+    view->per_group = nmlp_arena_new(arena, (size_t)(rows * nmlp_quant_groups(view)), 1, err);
+    return view->per_group ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 struct widening {

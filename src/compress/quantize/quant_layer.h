@@ -6,17 +6,8 @@
 #include "base/pool.h"
 #include "base/status.h"
 #include "compress/quantize/gptq.h"
+#include "compress/quantize/quant_format.h"
 #include "model/model.h"
-
-/* A plain type means: as the model has it. */
-typedef struct nmlp_quant_format {
-    nmlp_dtype dtype;
-    int group;  /* Q4 */
-    bool zeros; /* Q4: every group has a zero point */
-} nmlp_quant_format;
-
-/* Whether a matrix [rows,cols] can be stored so: groups must divide its rows. */
-bool nmlp_quant_format_fits(const nmlp_quant_format *format, int64_t rows, int64_t cols);
 
 /* The matrices of a layer that can be quantised; both factors of an MLP matrix have its format. */
 enum {

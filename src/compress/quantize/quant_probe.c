@@ -10,9 +10,15 @@ enum { PROBE = 2 }; /* the option that is measured: groups of 32 */
 
 nmlp_quant_format nmlp_quant_option(int option) {
     static const nmlp_quant_format options[NMLP_QUANT_OPTIONS] = {
-        {NMLP_DTYPE_Q4, 64, false}, {NMLP_DTYPE_Q4, 64, true}, {NMLP_DTYPE_Q4, 32, false}, {NMLP_DTYPE_Q4, 32, true},
-        {NMLP_DTYPE_Q6, 0, false},  {NMLP_DTYPE_Q8, 0, false}, {NMLP_DTYPE_BF16, 0, false}};
+        {NMLP_DTYPE_Q4, 64, false},  {NMLP_DTYPE_Q4, 64, true},   {NMLP_DTYPE_Q4, 32, false},
+        {NMLP_DTYPE_Q4, 32, true},   {NMLP_DTYPE_Q6, 0, false},   {NMLP_DTYPE_Q4M, 16, false},
+        {NMLP_DTYPE_Q5M, 16, false}, {NMLP_DTYPE_Q6M, 16, false}, {NMLP_DTYPE_Q8, 0, false},
+        {NMLP_DTYPE_BF16, 0, false}};
     return options[option];
+}
+
+int nmlp_quant_option_runs_as(int option) {
+    return nmlp_quant_widens_to_q8(nmlp_quant_option(option).dtype) ? NMLP_QUANT_OPTION_Q8 : option;
 }
 
 int64_t nmlp_quant_option_bytes(nmlp_dtype plain, int64_t rows, int64_t cols, int option) {
@@ -21,8 +27,9 @@ int64_t nmlp_quant_option_bytes(nmlp_dtype plain, int64_t rows, int64_t cols, in
     nmlp_view view = nmlp_view_2d(NULL, fits ? format.dtype : NMLP_DTYPE_Q8, rows, cols);
     if (option == NMLP_QUANT_OPTION_PLAIN) view.dtype = plain;
     if (fits) view.group = format.group;
-    size_t zeros = fits && format.zeros ? nmlp_quant_zero_words(rows, nmlp_quant_groups(&view)) * sizeof(uint32_t) : 0;
-    return (int64_t)(nmlp_view_bytes(&view) + nmlp_quant_scale_bytes(&view) + zeros);
+    bool zeros = fits && format.zeros;
+    size_t words = zeros ? nmlp_quant_per_group_words(rows, nmlp_quant_groups(&view)) : 0;
+    return (int64_t)(nmlp_quant_stored_bytes(&view) + words * sizeof(uint32_t));
 }
 
 /* Nearest rounding of a view by an option, in f32, and the squared error relative to the matrix itself. */

@@ -119,6 +119,72 @@ float nmlp_quant_search_q6(const float *w, const float *h, int64_t n) {
     return best;
 }
 
+/* The weighted squared error of a group with one scale. */
+static float group_error(const nmlp_quant_multiplied *f, const float *w, const float *h, int64_t n, float scale) {
+    float inverse = 1.0f / scale, sum = 0, parts[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++) {
+            float error = w[i + k] - scale * nmlp_quant_code(w[i + k], inverse, f->lowest, f->highest);
+            parts[k] += h[i + k] * error * error;
+        }
+    for (; i < n; i++) {
+        float error = w[i] - scale * nmlp_quant_code(w[i], inverse, f->lowest, f->highest);
+        sum += h[i] * error * error;
+    }
+    for (int k = 0; k < LANES; k++) sum += parts[k];
+    return sum;
+}
+
+/* The best multiplier among those that bring the peak near one end of the codes or the other, or clip it. */
+static float search_multiplier(const nmlp_quant_multiplied *f, const float *w, const float *h, int64_t n, float step,
+                               float *multiplier) {
+    const float peak = peak_of(w, n), ends[] = {f->lowest, f->highest};
+    float least = INFINITY;
+    *multiplier = 1;
+    for (int end = 0; end < 2; end++) {
+        float ideal = nearbyintf(peak / (ends[end] * step));
+        for (int away = -1; away <= 2; away++) {
+            float m = ideal > 0 ? ideal - (float)away : ideal + (float)away;
+            m = fminf(fmaxf(m, (float)f->lowest_multiplier), (float)f->highest_multiplier);
+            if (m == 0) continue;
+            float error = group_error(f, w, h, n, m * step);
+            if (!(error < least)) continue;
+            least = error;
+            *multiplier = m;
+        }
+    }
+    return least;
+}
+
+static double search_multipliers(const nmlp_quant_multiplied *f, const float *w, const float *h, int64_t k, float step,
+                                 float *multipliers) {
+    double sum = 0;
+    for (int64_t first = 0; first < k; first += f->group) {
+        int64_t n = k - first < f->group ? k - first : f->group;
+        sum += (double)search_multiplier(f, w + first, h + first, n, step, &multipliers[first / f->group]);
+    }
+    return sum;
+}
+
+/* The largest of all becomes the lowest code with the highest multiplier, or is clipped, or has room. */
+float nmlp_quant_search_multiplied(const nmlp_quant_multiplied *f, const float *w, const float *h, int64_t k,
+                                   float *multipliers) {
+    float peak = peak_of(w, k), largest = f->lowest * (float)f->highest_multiplier, best = 0;
+    double least = INFINITY;
+    for (int64_t g = 0; g < (k + f->group - 1) / f->group; g++) multipliers[g] = 1;
+    if (!(fabsf(peak) > lowest_peak)) return 0;
+    for (int i = 0; i < 13; i++) {
+        float step = peak / largest * (0.64f + 0.04f * (float)i);
+        double error = search_multipliers(f, w, h, k, step, multipliers);
+        if (error >= least) continue;
+        least = error;
+        best = step;
+    }
+    search_multipliers(f, w, h, k, best, multipliers);
+    return best;
+}
+
 /* What is left with a scale, and the best scale of the same codes. */
 static double try_scale_fp8(const float *w, const float *h, int64_t n, float scale, float *best_scale) {
     float inverse = 1.0f / scale;

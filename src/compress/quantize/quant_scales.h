@@ -14,6 +14,16 @@ float nmlp_quant_search_q8(const float *w, const float *h, int64_t n);
 /* For codes from -32 to 31; may be negative. */
 float nmlp_quant_search_q6(const float *w, const float *h, int64_t n);
 
+/* A row of K weights in groups of `group`: multipliers [groups] and what they are multiplied with, both searched
+ * together. The step may be negative; 0 for weights that are all 0. */
+typedef struct nmlp_quant_multiplied {
+    float lowest, highest;                     /* codes */
+    int lowest_multiplier, highest_multiplier; /* below and above 0 */
+    int64_t group;
+} nmlp_quant_multiplied;
+float nmlp_quant_search_multiplied(const nmlp_quant_multiplied *format, const float *w, const float *h, int64_t k,
+                                   float *multipliers);
+
 /* For codes of e4m3 up to 240. */
 float nmlp_quant_search_fp8(const float *w, const float *h, int64_t n);
 

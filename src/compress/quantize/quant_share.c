@@ -83,17 +83,13 @@ struct shape {
     int64_t quantised, dtype, group, zeros, rows, cols;
 };
 
-static size_t zero_bytes(const nmlp_view *view) {
-    return view->zeros ? (size_t)(view->shape[0] * nmlp_quant_groups(view)) : 0;
-}
-
 /* From the owner to all. */
 static nmlp_status give_view(const nmlp_process_group *g, nmlp_view *view, int owner, nmlp_arena *arena,
                              nmlp_err *err) {
     struct shape shape = {.quantised = view->data && nmlp_dtype_is_quantised(view->dtype),
                           .dtype = view->dtype,
                           .group = view->group,
-                          .zeros = view->zeros != NULL,
+                          .zeros = view->dtype == NMLP_DTYPE_Q4 && view->per_group,
                           .rows = view->shape[0],
                           .cols = view->shape[1]};
     NMLP_RETURN_IF_FAILED(nmlp_group_give(g, &shape, sizeof shape, owner, err));
@@ -108,7 +104,7 @@ static nmlp_status give_view(const nmlp_process_group *g, nmlp_view *view, int o
         size_t bytes;
     } parts[] = {{view->data, nmlp_view_bytes(view)},
                  {view->scales, nmlp_quant_scale_bytes(view)},
-                 {view->zeros, zero_bytes(view)}};
+                 {view->per_group, nmlp_quant_per_group_bytes(view)}};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (parts[i].bytes > 0)
             NMLP_RETURN_IF_FAILED(
@@ -147,7 +143,7 @@ nmlp_status nmlp_quant_share_rows(const nmlp_quant_share *s, const nmlp_view *vi
         size_t row_bytes;
     } parts[] = {{view->data, nmlp_view_bytes(view) / rows},
                  {view->scales, nmlp_quant_scale_bytes(view) / rows},
-                 {view->zeros, zero_bytes(view) / rows}};
+                 {view->per_group, nmlp_quant_per_group_bytes(view) / rows}};
     nmlp_status st = NMLP_OK;
     int64_t *first = nmlp_mem_new((size_t)s->group->size + 1, sizeof *first, err);
     if (!first) return NMLP_E_NOMEM;

@@ -76,7 +76,7 @@ static nmlp_status set_output(struct output *o, const nmlp_named_tensor *t, cons
     *o = (struct output){.view = t->view, .pieces = pieces + first};
     for (; end < n && nmlp_view_contains(&t->view, pieces[end].source); end++) {
         const nmlp_view *a = &pieces[first].made, *b = &pieces[end].made;
-        if (a->dtype != b->dtype || a->group != b->group || !a->zeros != !b->zeros)
+        if (a->dtype != b->dtype || a->group != b->group || !a->per_group != !b->per_group)
             return nmlp_fail(err, NMLP_E_UNSUPPORTED, "tensor %s: its matrices would have different formats", t->name);
         rows += b->shape[0];
     }
@@ -94,23 +94,23 @@ static nmlp_status set_output(struct output *o, const nmlp_named_tensor *t, cons
 /* Pieces in one piece of memory. */
 static nmlp_status put_joined(nmlp_checkpoint_writer *writer, const struct output *o, nmlp_err *err) {
     nmlp_view joined = o->view;
-    size_t zero_bytes = o->view.zeros ? (size_t)(joined.shape[0] * nmlp_quant_groups(&joined)) : 0;
+    size_t group_bytes = nmlp_quant_per_group_bytes(&joined);
     size_t data_bytes = nmlp_view_bytes(&joined), scale_bytes = nmlp_quant_scale_bytes(&joined);
-    char *memory = nmlp_mem_new(data_bytes + scale_bytes + zero_bytes, 1, err);
+    char *memory = nmlp_mem_new(data_bytes + scale_bytes + group_bytes, 1, err);
     if (!memory) return NMLP_E_NOMEM;
-    char *scales = memory, *data = memory + scale_bytes, *zeros = data + data_bytes; /* the widest type first */
+    char *scales = memory, *data = memory + scale_bytes, *per_group = data + data_bytes; /* the widest type first */
     joined.data = data;
     joined.scales = scales;
-    if (zero_bytes) joined.zeros = (const int8_t *)zeros;
+    if (group_bytes) joined.per_group = (const int8_t *)per_group;
     for (size_t i = 0; i < o->n_pieces; i++) {
         const nmlp_view *v = &o->pieces[i].made;
-        size_t some_zeros = zero_bytes ? (size_t)(v->shape[0] * nmlp_quant_groups(v)) : 0;
+        size_t some = nmlp_quant_per_group_bytes(v);
         memcpy(data, v->data, nmlp_view_bytes(v));
         memcpy(scales, v->scales, nmlp_quant_scale_bytes(v));
-        if (some_zeros) memcpy(zeros, v->zeros, some_zeros);
+        if (some) memcpy(per_group, v->per_group, some);
         data += nmlp_view_bytes(v);
         scales += nmlp_quant_scale_bytes(v);
-        zeros += some_zeros;
+        per_group += some;
     }
     nmlp_status st = nmlp_checkpoint_put_view(writer, &joined, err);
     nmlp_mem_free(memory);

@@ -33,8 +33,8 @@ static nmlp_status new_linear(nmlp_linear **linear, const nmlp_cost_product *p, 
     view.scales = nmlp_arena_new(arena, nmlp_quant_scale_bytes(&view) + 1, 1, err);
     if (!view.data || !view.scales) return NMLP_E_NOMEM;
     if (p->zeros) {
-        view.zeros = nmlp_arena_new(arena, (size_t)(p->rows * nmlp_quant_groups(&view)), 1, err);
-        if (!view.zeros) return NMLP_E_NOMEM;
+        view.per_group = nmlp_arena_new(arena, (size_t)(p->rows * nmlp_quant_groups(&view)), 1, err);
+        if (!view.per_group) return NMLP_E_NOMEM;
     }
     return nmlp_linear_create(linear, p->kernels, &view, &none, pool, err);
 }

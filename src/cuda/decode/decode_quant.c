@@ -17,8 +17,8 @@ static const nmlp_cuda_decode_part *part_of(const nmlp_cuda_decode_part *parts, 
 static void read_codes(int8_t codes[COLS], const nmlp_view *view, int64_t row, int64_t first_col) {
     const uint8_t *bytes = nmlp_view_row(view, row);
     int64_t n = view->shape[1] - first_col < COLS ? view->shape[1] - first_col : COLS;
-    if (view->dtype == NMLP_DTYPE_Q6) {
-        nmlp_quant_q6_unpack(codes, bytes, first_col, n);
+    if (nmlp_quant_widens_to_q8(view->dtype)) {
+        nmlp_quant_q8_codes(codes, view, row, first_col, n);
         return;
     }
     for (int64_t i = 0; i < n; i++) {
@@ -59,7 +59,7 @@ static int q8_high(int q) { return (q >> 4) + 8; }
 
 void nmlp_cuda_decode_quant_pack(unsigned char *out, const nmlp_cuda_decode_part *parts, int n_parts, int64_t group,
                                  int64_t tile) {
-    bool q8 = parts[0].view->dtype != NMLP_DTYPE_Q4; /* codes of Q6 are such too */
+    bool q8 = parts[0].view->dtype != NMLP_DTYPE_Q4; /* or widened to such codes */
     int8_t codes[ROWS][COLS] = {{0}};
     memset(out, 0, q8 ? NMLP_CUDA_DECODE_Q8_BYTES : NMLP_CUDA_DECODE_Q4_BYTES);
     for (int row = 0; row < ROWS; row++) {

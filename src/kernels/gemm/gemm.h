@@ -31,7 +31,7 @@
 
 #include "tensor/dtype.h"
 
-enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_DTYPES = 5 };
+enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_GEMM_DTYPES = NMLP_DTYPE_Q4 + 1 };
 
 /* Rows of vector work that a block does overlap its own, a few at every step of 32 inputs: products of tiles leave the
  * vector units idle. */
@@ -96,8 +96,8 @@ typedef struct nmlp_gemm {
     bool splits_blocks; /* micro-kernels take one and two strips as well, so that threads share columns finely */
     bool full_tiles;    /* tiles are laid out for mr rows even where fewer are used */
     bool int8_panels;   /* panels take int8 activations with Q8 weights */
-    nmlp_gemm_microkernel *microkernel[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
-    nmlp_gemm_panel_fn *panel;                       /* for bf16 and many rows; NULL: only blocks */
+    nmlp_gemm_microkernel *microkernel[NMLP_GEMM_DTYPES]; /* by type of the packed weight; NULL: cannot */
+    nmlp_gemm_panel_fn *panel;                            /* for bf16 and many rows; NULL: only blocks */
     /* n elements of a strip (multiple of 32) to the f32 order. */
     void (*widen)(float *dst, const void *src, nmlp_dtype dtype, int64_t n);
     /* k inputs (multiple of 32) of a quantised strip to the order of bf16; only for gemms with bf16 activations. */

@@ -30,6 +30,8 @@ static uint32_t element(const void *row, nmlp_dtype from, nmlp_dtype to, int64_t
 
 /* 16 rows in parts of CHUNK inputs, so that source and destination both stay in L1. */
 struct part {
+    const nmlp_view *source;
+    int64_t first_row;
     const void *rows[NMLP_STRIP];
     int n_rows;
     int64_t k_begin;
@@ -67,29 +69,29 @@ static uint32_t q4_word(uint32_t w) {
     return word;
 }
 
-/* n codes of a row from input k on, at most a word of them, those of 6 bits as the ones of 8 that they are. */
-static uint32_t codes_at(const char *row, nmlp_dtype from, int64_t k, int64_t n) {
+/* n codes of row j from input k on, at most a word of them; of types that widen to Q8 the codes of Q8 that they are. */
+static uint32_t codes_at(const struct part *part, int j, int64_t k, int64_t n) {
+    nmlp_dtype from = part->source->dtype;
     int bits = nmlp_dtype_bits(from);
     int8_t wide[4] = {0};
     uint32_t word = 0;
-    if (from == NMLP_DTYPE_Q6) {
-        nmlp_quant_q6_unpack(wide, row, k, n);
+    if (nmlp_quant_widens_to_q8(from)) {
+        nmlp_quant_q8_codes(wide, part->source, part->first_row + j, k, n);
         memcpy(&word, wide, sizeof word);
     } else {
-        memcpy(&word, row + k * bits / 8, (size_t)(n * bits + 7) / 8);
+        memcpy(&word, (const char *)part->rows[j] + k * bits / 8, (size_t)(n * bits + 7) / 8);
     }
     return word;
 }
 
 /* Words of `per_word` inputs of one output; CHUNK is a multiple of both. */
-static void pack_codes(char *dst, const struct part *part, nmlp_dtype from, nmlp_dtype dtype) {
+static void pack_codes(char *dst, const struct part *part, nmlp_dtype dtype) {
     int64_t per_word = dtype == NMLP_DTYPE_Q8 ? 4 : 8;
     int bits = nmlp_dtype_bits(dtype);
     for (int j = 0; j < part->n_rows; j++) {
-        const char *row = part->rows[j];
         for (int64_t k = part->k_begin; k < part->k_end; k += per_word) {
             int64_t n = part->k_end - k < per_word ? part->k_end - k : per_word;
-            uint32_t word = codes_at(row, from, k, n);
+            uint32_t word = codes_at(part, j, k, n);
             if (dtype == NMLP_DTYPE_Q4) word ^= 0x88888888u; /* q + 8 becomes a number with a sign */
             if (n < per_word) word &= (1u << (n * bits)) - 1u;
             word = dtype == NMLP_DTYPE_Q8 ? q8_word(word) : q4_word(word);
@@ -115,7 +117,7 @@ static void pack_zeros(const struct packing *packing, int64_t strip) {
     char *dst = m->strips + m->strip_bytes * (size_t)strip + m->zeros_offset;
     for (int64_t j = 0; j < NMLP_STRIP && strip * NMLP_STRIP + j < m->n; j++)
         for (int64_t g = 0; g < n_groups; g++)
-            dst[g * NMLP_STRIP + j] = packing->source->zeros[(strip * NMLP_STRIP + j) * n_groups + g];
+            dst[g * NMLP_STRIP + j] = packing->source->per_group[(strip * NMLP_STRIP + j) * n_groups + g];
 }
 
 /* f32, and bf16 in pairs that do not cross rows, are 4-byte elements to transpose. */
@@ -137,14 +139,10 @@ static bool transpose_strip(const struct packing *packing, int64_t strip) {
 
 /* Of the source; read from memory only once, because it is packed next. */
 static bool strip_is_finite(const struct packing *packing, int64_t strip) {
-    nmlp_view rows = *packing->source;
+    const nmlp_view *source = packing->source;
     int64_t first = strip * NMLP_STRIP;
-    if (first >= rows.shape[0]) return true;
-    rows.data = nmlp_view_row(packing->source, first);
-    if (nmlp_quant_scales_rows(rows.dtype)) rows.scales = (const float *)rows.scales + first;
-    if (rows.dtype == NMLP_DTYPE_Q4)
-        rows.scales = (const uint16_t *)rows.scales + first * nmlp_ceil_div(rows.shape[1], rows.group);
-    rows.shape[0] = rows.shape[0] - first < NMLP_STRIP ? rows.shape[0] - first : NMLP_STRIP;
+    if (first >= source->shape[0]) return true;
+    nmlp_view rows = nmlp_view_rows(source, first, nmlp_min(source->shape[0] - first, NMLP_STRIP));
     return nmlp_view_first_nonfinite(&rows) < 0;
 }
 
@@ -153,12 +151,12 @@ static bool pack_strip(const struct packing *packing, int64_t strip) {
     nmlp_gemm_weight *m = packing->matrix;
     const nmlp_view *source = packing->source;
     char *dst = m->strips + m->strip_bytes * (size_t)strip;
-    struct part part = {0};
+    struct part part = {.source = source, .first_row = strip * NMLP_STRIP};
     if (is_transposition(packing)) return transpose_strip(packing, strip);
     bool finite = strip_is_finite(packing, strip);
     if (m->dtype == NMLP_DTYPE_Q4) pack_scales(packing, strip);
     if (m->zeros_offset) pack_zeros(packing, strip);
-    for (int64_t n = strip * NMLP_STRIP; n < m->n && part.n_rows < NMLP_STRIP; n++)
+    for (int64_t n = part.first_row; n < m->n && part.n_rows < NMLP_STRIP; n++)
         part.rows[part.n_rows++] = nmlp_view_row(source, n);
     for (int64_t k = 0; k < m->k; k += CHUNK) {
         part.k_begin = k;
@@ -168,9 +166,12 @@ static bool pack_strip(const struct packing *packing, int64_t strip) {
         case NMLP_DTYPE_F16: pack_f16((uint16_t *)dst, &part); break;
         case NMLP_DTYPE_BF16: pack_bf16((uint16_t *)dst, &part, source->dtype); break;
         case NMLP_DTYPE_Q8:
-        case NMLP_DTYPE_Q4: pack_codes(dst, &part, source->dtype, m->dtype); break;
-        case NMLP_DTYPE_FP8:       /* packed as bf16 */
-        case NMLP_DTYPE_Q6: break; /* packed as Q8 */
+        case NMLP_DTYPE_Q4: pack_codes(dst, &part, m->dtype); break;
+        case NMLP_DTYPE_FP8: /* packed as bf16 */
+        case NMLP_DTYPE_Q6:  /* and these as Q8 */
+        case NMLP_DTYPE_Q6M:
+        case NMLP_DTYPE_Q5M:
+        case NMLP_DTYPE_Q4M: break;
         }
     }
     return finite;
@@ -207,6 +208,8 @@ static nmlp_status check_weight(const nmlp_view *weight, nmlp_err *err) {
 
 static nmlp_status check_scales(const nmlp_view *weight, nmlp_err *err) {
     if (!nmlp_dtype_is_quantised(weight->dtype)) return NMLP_OK;
+    if (nmlp_quant_has_multipliers(weight->dtype) && !(weight->per_group && weight->group > 0))
+        return nmlp_fail(err, NMLP_E_ARG, "a %s weight without multipliers", nmlp_dtype_name(weight->dtype));
     if (!weight->scales)
         return nmlp_fail(err, NMLP_E_ARG, "a %s weight without scales", nmlp_dtype_name(weight->dtype));
     if (weight->dtype == NMLP_DTYPE_Q4 && weight->group != 32 && weight->group != 64)
@@ -219,13 +222,13 @@ static size_t stagger_bytes(size_t strip_bytes) { return strip_bytes % STRIDE_TO
 
 static nmlp_dtype packed_dtype(const nmlp_kernels *kernels, nmlp_dtype source) {
     if (source == NMLP_DTYPE_FP8) return NMLP_DTYPE_BF16;
-    if (source == NMLP_DTYPE_Q6) return NMLP_DTYPE_Q8;
+    if (nmlp_quant_widens_to_q8(source)) return NMLP_DTYPE_Q8;
     return kernels->bf16_activations && !nmlp_dtype_is_quantised(source) ? NMLP_DTYPE_BF16 : source;
 }
 
 /* Sizes of a strip and of all; the scales of rows stand behind the last. */
 static bool lay_out(nmlp_gemm_weight *m, const nmlp_view *source, size_t *scales_at) {
-    bool has_zeros = source->dtype == NMLP_DTYPE_Q4 && source->zeros;
+    bool has_zeros = source->dtype == NMLP_DTYPE_Q4 && source->per_group;
     size_t row_scales_bytes = nmlp_quant_scales_rows(source->dtype) ? (size_t)m->n_padded * sizeof(float) : 0;
     size_t q4_scales = m->dtype == NMLP_DTYPE_Q4 ? (size_t)nmlp_ceil_div(m->k_padded, m->group) * NMLP_STRIP : 0;
     size_t q4_bytes = q4_scales * sizeof(uint16_t);
@@ -249,7 +252,7 @@ nmlp_status nmlp_gemm_weight_init(nmlp_gemm_weight *matrix, const nmlp_kernels *
     matrix->n_padded = nmlp_pad(matrix->n);
     matrix->k_padded = nmlp_pad(matrix->k);
     matrix->dtype = packed_dtype(kernels, weight->dtype);
-    matrix->group = weight->group;
+    matrix->group = weight->dtype == NMLP_DTYPE_Q4 ? weight->group : 0;
     if (!lay_out(matrix, weight, &scales_at))
         return nmlp_fail(err, NMLP_E_NOMEM, "a weight [%lld,%lld] does not fit in memory", (long long)matrix->n,
                          (long long)matrix->k);

@@ -10,13 +10,13 @@ typedef struct nmlp_gemm_weight {
     int64_t n_padded;
     int64_t k_padded;
     /* Of the packed elements: the source's, or bf16 for plain types in sets with bf16 activations and for the codes of
-     * FP8, which it holds exactly; Q8 for those of Q6. */
+     * FP8, which it holds exactly; Q8 for those that widen to it (quant.h). */
     nmlp_dtype dtype;
     char *strips;       /* [n_padded/16][k_padded*16] */
     size_t strip_bytes; /* from strip to strip */
     size_t bytes;
     bool finite;          /* no NaN or Inf in the source */
-    const float *scales;  /* [n_padded] of rows of Q8, Q6 and FP8; else NULL */
+    const float *scales;  /* [n_padded] of rows, of all quantised types but Q4; else NULL */
     int group;            /* Q4 */
     size_t scales_offset; /* Q4: bytes from a strip to its scales */
     size_t zeros_offset;  /* Q4: to its zero points; 0: it has none */

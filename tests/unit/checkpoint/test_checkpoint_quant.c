@@ -208,7 +208,7 @@ static void zero_points_are_written_as_they_are_read(void **state) {
         zeros[i] = (int8_t)(i * 5 % 16 - 8);
     }
     nmlp_view view = nmlp_quant_view_q4(codes, scales, 32, R, K), back;
-    view.zeros = zeros;
+    view.per_group = zeros;
     nmlp_tensor_spec spec = nmlp_tensor_spec_of("a.weight", &view);
     assert_int_equal(nmlp_tensor_spec_bytes(&spec), sizeof codes + sizeof scales + 2 * G * sizeof(uint32_t));
     assert_int_equal(nmlp_quant_stored_bytes(&view), nmlp_tensor_spec_bytes(&spec));
@@ -223,7 +223,7 @@ static void zero_points_are_written_as_they_are_read(void **state) {
     back = nmlp_checkpoint_find(&c, "a.weight")->view;
     assert_memory_equal(back.data, codes, sizeof codes);
     assert_memory_equal(back.scales, scales, sizeof scales);
-    assert_memory_equal(back.zeros, zeros, sizeof zeros);
+    assert_memory_equal(back.per_group, zeros, sizeof zeros);
     nmlp_checkpoint_close(&c);
 }
 
@@ -404,6 +404,143 @@ static void weights_of_six_bits_are_written_as_they_are_read(void **state) {
     nmlp_str_fini(&text);
 }
 
+static const char with_multipliers[] =
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"neuronmlp-packed\",\"config_groups\":{\"group_0\":{"
+    "\"format\":\"neuronmlp-packed\",\"targets\":[\"a\"],\"weights\":{\"num_bits\":5,\"type\":\"int\",\"symmetric\":"
+    "true,\"strategy\":\"group\",\"group_size\":16,\"dynamic\":false},\"input_activations\":null}}}";
+
+/* Words by hand as the format's description has them: codes of 6, 5 and 4 bits, and multipliers of row r and group g as
+ * m + 7 in bits 4 (r mod 8) of word [r / 8, g]. */
+static void multipliers_mean_what_the_format_says(void **state) {
+    enum { R = 9, K = 48, G = 3 };
+    static const int steps[] = {2, 1, 1}, least[] = {-7, -7, -3}, most[] = {8, 8, 4};
+    static const nmlp_dtype types[] = {NMLP_DTYPE_Q4M, NMLP_DTYPE_Q5M, NMLP_DTYPE_Q6M};
+    struct fixture *f = *state;
+    f->quantisation = with_multipliers;
+    for (int t = 0; t < 3; t++) {
+        int bits = 4 + t, n_words = (bits * K + 31) / 32;
+        uint32_t words[R * 9] = {0}, multipliers[2 * G] = {0};
+        float scales[R], row[K], want[R][K];
+        int64_t shape[2] = {R, K};
+        char text[32];
+        nmlp_checkpoint c;
+        nmlp_err err;
+        for (int r = 0; r < R; r++) {
+            scales[r] = 0.125f * (float)(r - 4);
+            for (int k = 0; k < K; k++) {
+                int g = k / 16, m = least[t] + (5 * r + 3 * g) % (most[t] - least[t] + 1), at = bits * k;
+                uint32_t value = (uint32_t)(k * 7 + 3 * r) % (1u << bits), *word = words + r * n_words + at / 32;
+                *word |= value << at % 32;
+                if (at % 32 + bits > 32) word[1] |= value >> (32 - at % 32);
+                if (k % 16 == 0) multipliers[r / 8 * G + g] |= (uint32_t)(m + 7) << 4 * (r % 8);
+                want[r][k] = (float)(((int)value - (1 << (bits - 1))) * m * steps[t]) * scales[r];
+            }
+        }
+        snprintf(text, sizeof text, "[9,%d]", n_words);
+        add(f, "a.weight_packed", "I32", text, words, (size_t)(R * n_words) * 4);
+        add(f, "a.weight_scale", "F32", "[9,1]", scales, sizeof scales);
+        add(f, "a.weight_multiplier", "I32", "[2,3]", multipliers, sizeof multipliers);
+        add(f, "a.weight_shape", "I64", "[2]", shape, sizeof shape);
+        save(f);
+        nmlp_assert_ok(nmlp_checkpoint_open(&c, f->dir, &err), &err);
+        assert_int_equal(c.n_tensors, 1);
+        const nmlp_view *view = &nmlp_checkpoint_find(&c, "a.weight")->view;
+        assert_int_equal(view->dtype, types[t]);
+        for (int r = 0; r < R; r++) {
+            nmlp_view one = nmlp_view_rows(view, r, 1);
+            nmlp_quant_row_to_f32(row, &one, 0);
+            for (int k = 0; k < K; k++) assert_true(row[k] == want[r][k]);
+        }
+        nmlp_checkpoint_close(&c);
+    }
+}
+
+/* The parts of the file, its configuration, and the same matrix back. */
+static void multipliers_are_written_as_they_are_read(void **state) {
+    enum { R = 10, K = 32, G = 2, ROW_BYTES = 20 };
+    struct fixture *f = *state;
+    nmlp_checkpoint c;
+    nmlp_err err;
+    nmlp_str text;
+    uint8_t codes[R * ROW_BYTES] = {0};
+    int8_t multipliers[R * G] = {0};
+    float scales[R] = {0}, w[R * K];
+    char path[512];
+    nmlp_view view = nmlp_quant_view_multiplied(codes, NMLP_DTYPE_Q5M, scales, multipliers, R, K);
+    assert_int_equal(nmlp_view_bytes(&view), sizeof codes);
+    for (int i = 0; i < R * K; i++) w[i] = (float)(i * 37 % 101 - 50) * (i / 16 % 2 ? 0.01f : 0.002f);
+    for (int r = 0; r < R; r++) nmlp_quant_row_from_f32(&view, r, w + r * K);
+    nmlp_tensor_spec spec = nmlp_tensor_spec_of("a.weight", &view);
+    nmlp_tensor_part parts[NMLP_TENSOR_PARTS_MAX];
+    assert_int_equal(nmlp_tensor_spec_parts(&spec, parts), 4);
+    assert_string_equal(parts[2].name, "a.weight_multiplier");
+    assert_int_equal(parts[2].shape[0], 2);
+    assert_int_equal(parts[2].shape[1], G);
+    assert_int_equal(nmlp_tensor_spec_bytes(&spec), sizeof codes + sizeof scales + 2 * G * sizeof(uint32_t));
+    assert_int_equal(nmlp_quant_stored_bytes(&view), nmlp_tensor_spec_bytes(&spec));
+    nmlp_str_init(&text);
+    nmlp_tensor_specs_quant_config(&spec, 1, &text);
+    assert_non_null(strstr(nmlp_str_text(&text), "\"format\":\"neuronmlp-packed\"")); /* which nobody else reads */
+    assert_non_null(strstr(nmlp_str_text(&text), "\"num_bits\":5"));
+    f->quantisation = nmlp_str_text(&text);
+    add(f, "b", "F32", "[1]", NULL, 4);
+    save(f); /* for its config.json */
+    snprintf(path, sizeof path, "%s/model.safetensors", f->dir);
+    assert_int_equal(remove(path), 0);
+    nmlp_checkpoint_source source = {.specs = &spec, .n_specs = 1, .put = put_view, .ctx = &view};
+    nmlp_assert_ok(nmlp_checkpoint_write(f->dir, &source, &err), &err);
+    nmlp_assert_ok(nmlp_checkpoint_open(&c, f->dir, &err), &err);
+    nmlp_view back = nmlp_checkpoint_find(&c, "a.weight")->view;
+    assert_int_equal(back.dtype, NMLP_DTYPE_Q5M);
+    assert_memory_equal(back.data, codes, sizeof codes);
+    assert_memory_equal(back.scales, scales, sizeof scales);
+    assert_memory_equal(back.per_group, multipliers, sizeof multipliers);
+    for (int i = 0; i < R * K; i++) { /* no further off than a step of its group */
+        float row[K];
+        nmlp_quant_row_to_f32(row, &back, i / K);
+        assert_true(fabsf(row[i % K] - w[i]) <= 1.001f * fabsf(scales[i / K] * (float)multipliers[i / 16]));
+    }
+    nmlp_checkpoint_close(&c);
+    nmlp_str_fini(&text);
+}
+
+static void broken_multipliers_are_named(void **state) {
+    struct fixture *f = *state;
+    int64_t shape[2] = {2, 32}, ragged[2] = {2, 40}, one_group[2] = {2, 16};
+    const uint32_t large[2] = {0xcc, 0x88}; /* 12 - 7 = 5: too much for 6 bits */
+    f->quantisation = with_multipliers;
+    add(f, "a.weight_packed", "I32", "[2,6]", NULL, 48);
+    add(f, "a.weight_scale", "F32", "[2,1]", NULL, 8);
+    add(f, "a.weight_multiplier", "I32", "[1,2]", large, sizeof large);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    refuse(f, NMLP_E_UNSUPPORTED, "a.weight_multiplier", "multiplier 5, expected -3 to 4");
+    add(f, "a.weight_packed", "I32", "[2,5]", NULL, 40);
+    add(f, "a.weight_scale", "F32", "[2,1]", NULL, 8);
+    add(f, "a.weight_multiplier", "I32", "[1,1]", NULL, 4);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    refuse(f, NMLP_E_SHAPE, "a.weight_multiplier", "one multiplier of 4 bits per 16");
+    add(f, "a.weight_packed", "I32", "[2,5]", NULL, 40);
+    add(f, "a.weight_scale", "F32", "[2,1]", NULL, 8);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    refuse(f, NMLP_E_SHAPE, "a.weight_packed", "no matrix of 2 x 32");
+    add(f, "a.weight_packed", "I32", "[2,7]", NULL, 56);
+    add(f, "a.weight_scale", "F32", "[2,1]", NULL, 8);
+    add(f, "a.weight_multiplier", "I32", "[1,2]", NULL, 8);
+    add(f, "a.weight_shape", "I64", "[2]", ragged, 16);
+    refuse(f, NMLP_E_UNSUPPORTED, "a.weight_multiplier", "rows of 40 weights");
+    add(f, "a.weight_packed", "I32", "[2,3]", NULL, 24);
+    add(f, "a.weight_scale", "F32", "[2,1]", NULL, 8);
+    add(f, "a.weight_multiplier", "I32", "[1,1]", NULL, 4);
+    add(f, "a.weight_shape", "I64", "[2]", one_group, 16);
+    refuse(f, NMLP_E_UNSUPPORTED, "a.weight_multiplier", "two or more");
+    add(f, "a.weight_packed", "I32", "[2,4]", NULL, 32);
+    add(f, "a.weight_scale", "F32", "[2,1]", NULL, 8);
+    add(f, "a.weight_multiplier", "I32", "[1,2]", NULL, 8);
+    add(f, "a.weight_zero_point", "I32", "[1,2]", NULL, 8);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    refuse(f, NMLP_E_UNSUPPORTED, "a.weight_packed", "no zero points");
+}
+
 static void broken_parts_are_named(void **state) {
     struct fixture *f = *state;
     int64_t shape[2] = {2, 32}, longer[2] = {2, 40}, wide[2] = {1, 48};
@@ -523,6 +660,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(floats_of_eight_bits_are_written_as_they_are_read, setup, teardown),
         cmocka_unit_test_setup_teardown(words_of_six_bits_mean_what_the_format_says, setup, teardown),
         cmocka_unit_test_setup_teardown(weights_of_six_bits_are_written_as_they_are_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(multipliers_mean_what_the_format_says, setup, teardown),
+        cmocka_unit_test_setup_teardown(multipliers_are_written_as_they_are_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(broken_multipliers_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(broken_parts_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(other_schemes_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(a_matrix_that_does_not_fit_is_not_written, setup, teardown),

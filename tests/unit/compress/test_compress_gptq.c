@@ -23,6 +23,7 @@ struct problem {
     float scales8[ROWS];
     uint16_t scales4[ROWS * (COLS / GROUP)];
     int8_t zeros[ROWS * (COLS / GROUP)];
+    int8_t multipliers[ROWS * (COLS / 16)];
 };
 
 /* Inputs that depend on each other, of unequal size. */
@@ -47,6 +48,8 @@ static nmlp_view view_of(struct problem *p, nmlp_dtype dtype) {
     if (dtype == NMLP_DTYPE_FP8) return nmlp_quant_view_fp8(p->fp8, p->scales8, ROWS, COLS);
     if (dtype == NMLP_DTYPE_Q6) return nmlp_quant_view_q6(p->q6, p->scales8, ROWS, COLS);
     if (dtype == NMLP_DTYPE_Q8) return nmlp_quant_view_q8(p->q8, p->scales8, ROWS, COLS);
+    if (nmlp_quant_has_multipliers(dtype)) /* the widest of them has room for all */
+        return nmlp_quant_view_multiplied(p->q6, dtype, p->scales8, p->multipliers, ROWS, COLS);
     return nmlp_quant_view_q4(p->q4, p->scales4, GROUP, ROWS, COLS);
 }
 
@@ -107,10 +110,11 @@ static void paper_row(int *codes, const float *w, const double *upper, const int
 static int code_at(const nmlp_view *v, int row, int column) {
     const uint8_t *bytes = nmlp_view_row(v, row);
     if (v->dtype == NMLP_DTYPE_Q8) return ((const int8_t *)bytes)[column];
-    if (v->dtype == NMLP_DTYPE_Q6) {
-        int code = 0;
-        for (int b = 6 * column; b < 6 * column + 6; b++) code |= (bytes[b / 8] >> b % 8 & 1) << (b - 6 * column);
-        return code - 32;
+    int bits = v->dtype == NMLP_DTYPE_Q5M ? 5 : v->dtype == NMLP_DTYPE_Q4M ? 4 : 6;
+    if (v->dtype != NMLP_DTYPE_Q4) {
+        int code = 0, first = bits * column;
+        for (int b = first; b < first + bits; b++) code |= (bytes[b / 8] >> b % 8 & 1) << (b - first);
+        return code - (1 << (bits - 1));
     }
     return (bytes[column / 2] >> (column & 1 ? 4 : 0) & 15) - 8;
 }
@@ -134,13 +138,18 @@ static void codes_are_those_of_the_paper(nmlp_dtype dtype) {
     int differ = 0;
     for (int i = 0; i < ROWS; i++) {
         int codes[COLS];
-        float scales[COLS / GROUP];
-        for (int s = 0; s < COLS / GROUP; s++)
+        float scales[COLS / 16];
+        bool multiplied = nmlp_quant_has_multipliers(dtype);
+        int group = multiplied ? 16 : dtype == NMLP_DTYPE_Q4 ? GROUP : COLS;
+        for (int s = 0; s < COLS / group; s++) {
             scales[s] = dtype != NMLP_DTYPE_Q4 ? p->scales8[i] : nmlp_f16_to_f32(p->scales4[i * (COLS / GROUP) + s]);
-        int lowest = dtype == NMLP_DTYPE_Q8 ? -127 : dtype == NMLP_DTYPE_Q6 ? -32 : -8;
-        int highest = dtype == NMLP_DTYPE_Q8 ? 127 : dtype == NMLP_DTYPE_Q6 ? 31 : 7;
-        paper_row(codes, p->w + i * COLS, upper, g.order, scales, dtype != NMLP_DTYPE_Q4 ? COLS : GROUP, lowest,
-                  highest);
+            if (multiplied) scales[s] *= (float)p->multipliers[i * (COLS / 16) + s];
+            if (dtype == NMLP_DTYPE_Q4M) scales[s] *= 2;
+        }
+        int half = dtype == NMLP_DTYPE_Q5M ? 16 : dtype == NMLP_DTYPE_Q6 || dtype == NMLP_DTYPE_Q6M ? 32 : 8;
+        int lowest = dtype == NMLP_DTYPE_Q8 ? -127 : -half;
+        int highest = dtype == NMLP_DTYPE_Q8 ? 127 : half - 1;
+        paper_row(codes, p->w + i * COLS, upper, g.order, scales, group, lowest, highest);
         for (int j = 0; j < COLS; j++) differ += codes[j] != code_at(&out, i, j);
     }
     /* One tie that falls to the other side in f32 changes the rest of its row. */
@@ -164,10 +173,18 @@ static void q6_codes_are_those_of_the_paper(void **state) {
     codes_are_those_of_the_paper(NMLP_DTYPE_Q6);
 }
 
-static void it_loses_less_than_nearest_rounding(void **state) {
-    const nmlp_dtype types[] = {NMLP_DTYPE_Q4, NMLP_DTYPE_Q8, NMLP_DTYPE_FP8, NMLP_DTYPE_Q6};
+static void multiplied_codes_are_those_of_the_paper(void **state) {
     (void)state;
-    for (int t = 0; t < 4; t++) {
+    codes_are_those_of_the_paper(NMLP_DTYPE_Q6M);
+    codes_are_those_of_the_paper(NMLP_DTYPE_Q5M);
+    codes_are_those_of_the_paper(NMLP_DTYPE_Q4M);
+}
+
+static void it_loses_less_than_nearest_rounding(void **state) {
+    const nmlp_dtype types[] = {NMLP_DTYPE_Q4,  NMLP_DTYPE_Q8,  NMLP_DTYPE_FP8, NMLP_DTYPE_Q6,
+                                NMLP_DTYPE_Q6M, NMLP_DTYPE_Q5M, NMLP_DTYPE_Q4M};
+    (void)state;
+    for (int t = 0; t < 7; t++) {
         struct problem *p = new_problem(11);
         nmlp_view out = view_of(p, types[t]);
         nmlp_gptq g;
@@ -193,6 +210,84 @@ static void it_loses_less_than_nearest_rounding(void **state) {
     }
 }
 
+/* At 4 bits multipliers of 16 lose less than f16 scales of 32, which take more bytes; at 6 bits less than one scale of
+ * a row. No code times a multiplier leaves 8 bits. */
+static void multipliers_pay_and_stay_in_their_range(void **state) {
+    static const struct {
+        nmlp_dtype with, without;
+        int lowest, highest, step;
+    } pairs[] = {{NMLP_DTYPE_Q4M, NMLP_DTYPE_Q4, -7, 8, 2}, {NMLP_DTYPE_Q6M, NMLP_DTYPE_Q6, -3, 4, 1}};
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        struct problem *p = new_problem(29);
+        nmlp_gptq g;
+        nmlp_err err;
+        double with, without;
+        nmlp_assert_ok(nmlp_gptq_init(&g, NULL, p->moments, COLS, &err), &err);
+        nmlp_view out = view_of(p, pairs[t].without);
+        nmlp_assert_ok(nmlp_gptq_round(&g, p->w, &out, &without, &err), &err);
+        out = view_of(p, pairs[t].with);
+        nmlp_assert_ok(nmlp_gptq_round(&g, p->w, &out, &with, &err), &err);
+        assert_true(with < 0.95 * without);
+        bool negative = false;
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < COLS; j++) {
+                int m = p->multipliers[i * (COLS / 16) + j / 16], code = code_at(&out, i, j) * m * pairs[t].step;
+                assert_true(m != 0 && m >= pairs[t].lowest && m <= pairs[t].highest);
+                assert_true(code >= -128 && code <= 127);
+                negative |= m < 0;
+            }
+        assert_true(negative);
+        nmlp_gptq_fini(&g);
+        free(p);
+    }
+}
+
+/* Against every multiplier of every group at every step of a fine grid, with nearest codes. */
+static void searched_multipliers_are_near_the_best(void **state) {
+    enum { N = 48, CODES = 16 };
+    const nmlp_quant_multiplied format = {
+        .lowest = -8, .highest = 7, .lowest_multiplier = -7, .highest_multiplier = 8, .group = 16};
+    nmlp_rng rng;
+    double ours = 0, best = 0;
+    (void)state;
+    nmlp_rng_seed(&rng, 8);
+    for (int trial = 0; trial < 30; trial++) {
+        float w[N], h[N], multipliers[N / 16], peak = 0;
+        for (int i = 0; i < N; i++) {
+            w[i] = (float)nmlp_rng_normal(&rng);
+            h[i] = (float)(0.1 + nmlp_rng_uniform(&rng));
+            peak = fmaxf(peak, fabsf(w[i]));
+        }
+        float step = nmlp_quant_search_multiplied(&format, w, h, N, multipliers);
+        double least = INFINITY, found = 0;
+        for (int i = 0; i < N; i++) {
+            double scale = (double)step * (double)multipliers[i / 16];
+            double q = fmin(fmax(nearbyint((double)w[i] / scale), -8), 7), e = (double)w[i] - q * scale;
+            found += (double)h[i] * e * e;
+        }
+        for (int at = -300; at <= 300; at++) {
+            double sum = 0, s = (double)peak / 64 * at / 200;
+            for (int g = 0; g < N / 16 && at != 0; g++) {
+                double of_group = INFINITY;
+                for (int m = -7; m <= 8; m++) {
+                    double error = 0;
+                    for (int i = 16 * g; i < 16 * g + 16 && m != 0; i++) {
+                        double q = fmin(fmax(nearbyint((double)w[i] / (s * m)), -8), 7), e = (double)w[i] - q * s * m;
+                        error += (double)h[i] * e * e;
+                    }
+                    if (m != 0) of_group = fmin(of_group, error);
+                }
+                sum += of_group;
+            }
+            if (at != 0) least = fmin(least, sum);
+        }
+        ours += found;
+        best += least;
+    }
+    assert_true(ours < 1.08 * best);
+}
+
 /* Weights that are mostly of one sign: zero points lose much less, with sweeps less again; codes and zero points are in
  * their range, and the loss said is that of what was stored. */
 static void zero_points_pay_where_groups_are_lopsided(void **state) {
@@ -205,7 +300,7 @@ static void zero_points_pay_where_groups_are_lopsided(void **state) {
     nmlp_assert_ok(nmlp_gptq_init(&g, NULL, p->moments, COLS, &err), &err);
     nmlp_view out = view_of(p, NMLP_DTYPE_Q4);
     nmlp_assert_ok(nmlp_gptq_round(&g, p->w, &out, &without, &err), &err);
-    out.zeros = p->zeros;
+    out.per_group = p->zeros;
     int sweeps = g.sweeps;
     g.sweeps = 0;
     nmlp_assert_ok(nmlp_gptq_round(&g, p->w, &out, &plain, &err), &err);
@@ -341,6 +436,9 @@ int main(void) {
         cmocka_unit_test(q4_codes_are_those_of_the_paper),
         cmocka_unit_test(q8_codes_are_those_of_the_paper),
         cmocka_unit_test(q6_codes_are_those_of_the_paper),
+        cmocka_unit_test(multiplied_codes_are_those_of_the_paper),
+        cmocka_unit_test(multipliers_pay_and_stay_in_their_range),
+        cmocka_unit_test(searched_multipliers_are_near_the_best),
         cmocka_unit_test(it_loses_less_than_nearest_rounding),
         cmocka_unit_test(codes_in_the_format_stay),
         cmocka_unit_test(tiny_weights_have_scales_that_can_be_divided_by),

@@ -140,8 +140,8 @@ static nmlp_view quantised(nmlp_arena *arena, int zeros) {
 static void assert_same_view(const nmlp_view *a, const nmlp_view *b) {
     assert_memory_equal(a->data, b->data, nmlp_view_bytes(a));
     assert_memory_equal(a->scales, b->scales, nmlp_quant_scale_bytes(a));
-    assert_int_equal(a->zeros != NULL, b->zeros != NULL);
-    if (a->zeros) assert_memory_equal(a->zeros, b->zeros, (size_t)(ROWS * nmlp_quant_groups(a)));
+    assert_int_equal(a->per_group != NULL, b->per_group != NULL);
+    if (a->per_group) assert_memory_equal(a->per_group, b->per_group, (size_t)(ROWS * nmlp_quant_groups(a)));
 }
 
 static void round_rows(const nmlp_view *view, const float *w, int64_t first, int64_t end) {

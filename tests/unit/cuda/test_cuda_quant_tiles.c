@@ -33,6 +33,7 @@ static nmlp_view make_view(nmlp_dtype dtype, int group, int64_t rows, uint64_t s
     float *w = nmlp_test_floats(K, seed);
     view.data = calloc(1, nmlp_view_bytes(&view));
     view.scales = calloc(1, nmlp_quant_scale_bytes(&view));
+    if (nmlp_quant_has_multipliers(dtype)) view.per_group = calloc((size_t)rows, (size_t)nmlp_quant_groups(&view));
     for (int64_t i = 0; i < rows; i++) {
         w[i] += 1;
         nmlp_quant_row_from_f32(&view, i, w);
@@ -65,14 +66,19 @@ static void check(nmlp_dtype dtype, int group) {
     }
     free((void *)(uintptr_t)a.data);
     free((void *)(uintptr_t)a.scales);
+    free((void *)(uintptr_t)a.per_group);
     free((void *)(uintptr_t)b.data);
     free((void *)(uintptr_t)b.scales);
+    free((void *)(uintptr_t)b.per_group);
 }
 
 static void lanes_find_the_weights(void **state) {
     (void)state;
     check(NMLP_DTYPE_Q8, 0);
     check(NMLP_DTYPE_Q6, 0);
+    check(NMLP_DTYPE_Q6M, 16);
+    check(NMLP_DTYPE_Q5M, 16);
+    check(NMLP_DTYPE_Q4M, 16);
     check(NMLP_DTYPE_Q4, 32);
     check(NMLP_DTYPE_Q4, 64);
 }

@@ -153,6 +153,9 @@ static void quantised_weights_equal_a_float64_decoder(void **state) {
     struct fixture *f = *state;
     check_quantised(f, NMLP_DTYPE_Q8, 0);
     check_quantised(f, NMLP_DTYPE_Q6, 0);
+    check_quantised(f, NMLP_DTYPE_Q6M, 16);
+    check_quantised(f, NMLP_DTYPE_Q5M, 16);
+    check_quantised(f, NMLP_DTYPE_Q4M, 16);
     check_quantised(f, NMLP_DTYPE_Q4, 32);
     tiny_mark_compressed(&f->c);
     tiny_factorise(&f->c, 0, "gate_proj", 32, NULL);
@@ -160,6 +163,9 @@ static void quantised_weights_equal_a_float64_decoder(void **state) {
     tiny_factorise(&f->c, 1, "up_proj", 7, NULL);
     check_quantised(f, NMLP_DTYPE_Q8, 0);
     check_quantised(f, NMLP_DTYPE_Q6, 0);
+    check_quantised(f, NMLP_DTYPE_Q6M, 16);
+    check_quantised(f, NMLP_DTYPE_Q5M, 16);
+    check_quantised(f, NMLP_DTYPE_Q4M, 16);
     check_quantised(f, NMLP_DTYPE_Q4, 32);
 }
 

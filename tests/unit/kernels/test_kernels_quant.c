@@ -1,4 +1,4 @@
-/* Weights in 8, 6 and 4 bits: every set against float64, and sets against each other. */
+/* Weights in 8 to 4 bits: every set against float64, and sets against each other. */
 #include <math.h>
 
 #include "base/mem.h"
@@ -15,11 +15,11 @@
 
 static const int groups[] = {0, 32, 64, 32, 64}; /* 0: Q8 */
 static const bool has_zeros[] = {false, false, false, true, true};
-enum { N_GROUPS = 5, FP8 = N_GROUPS, Q6, N_KINDS };
+enum { N_GROUPS = 5, FP8 = N_GROUPS, N_KINDS = 10 };
+static const nmlp_dtype other_types[] = {NMLP_DTYPE_FP8, NMLP_DTYPE_Q6, NMLP_DTYPE_Q6M, NMLP_DTYPE_Q5M, NMLP_DTYPE_Q4M};
 
 static nmlp_view weight_of(int kind, int64_t n, int64_t k, uint64_t seed) {
-    if (kind == FP8) return nmlp_test_weight(n, k, NMLP_DTYPE_FP8, seed);
-    if (kind == Q6) return nmlp_test_weight(n, k, NMLP_DTYPE_Q6, seed);
+    if (kind >= FP8) return nmlp_test_weight(n, k, other_types[kind - FP8], seed);
     return has_zeros[kind] ? nmlp_test_with_zeros(n, k, groups[kind], seed)
                            : nmlp_test_quantised(n, k, groups[kind], seed);
 }
@@ -55,7 +55,7 @@ static void rounding_is_to_the_nearest_code(void **state) {
             nmlp_quant_row_q4(q4, halves, has_zeros[g] ? zeros : NULL, groups[g], w, K);
         else
             nmlp_quant_row_q8(q8, &scale, w, K);
-        if (has_zeros[g]) view.zeros = zeros;
+        if (has_zeros[g]) view.per_group = zeros;
         nmlp_quant_row_to_f32(back, &view, 0);
         for (int i = 0; i < K; i++) {
             double step = groups[g] ? fabs((double)nmlp_f16_to_f32(halves[i / groups[g]])) : (double)scale;
@@ -123,7 +123,7 @@ static void linear_matches_float64(void **state) {
                 if (!set) continue;
                 nmlp_linear *linear = create(set, &w);
                 float *y = nmlp_guard_end(&guarded, (size_t)(s * n) * sizeof *y);
-                nmlp_truth truth = g != FP8 && rounds_to_int8(set, s, k, g == Q6 ? 0 : groups[g])
+                nmlp_truth truth = g != FP8 && rounds_to_int8(set, s, k, g > FP8 ? 0 : groups[g])
                                        ? nmlp_truth_matmul(&rounded, &w, NULL, false)
                                        : nmlp_truth_matmul(&exact, &w, NULL, nmlp_kernels_rounds_to_bf16(set));
                 run(linear, y, x, s, pool);
@@ -174,34 +174,44 @@ static void bits_depend_neither_on_rows_nor_on_threads(void **state) {
     nmlp_pool_destroy(pool);
 }
 
-/* Codes of 6 bits are codes of 8 too: a Q8 matrix with the same ones gives the same bits, in every set. */
-static void six_bits_have_the_bits_of_eight(void **state) {
+/* Fewer bits are codes of 8 too: a Q8 matrix with the same ones gives the same bits, in every set, down to the code of
+ * -128. */
+static void fewer_bits_have_the_bits_of_eight(void **state) {
     enum { S = 21, N = 37, K = 330 };
-    nmlp_view narrow = nmlp_test_weight(N, K, NMLP_DTYPE_Q6, 9);
-    int8_t codes[N * K];
+    static const int steps[] = {0, 1, 1, 2}; /* of multipliers: Q6 has none */
     float got[S * N], want[S * N], *x = nmlp_test_floats(S * K, 3);
     (void)state;
-    for (int i = 0; i < N * K; i++) { /* bits as the format's description counts them */
-        const uint8_t *row = nmlp_view_row(&narrow, i / K);
-        int code = 0;
-        for (int b = 0; b < 6; b++) code |= (row[(i % K * 6 + b) / 8] >> (i % K * 6 + b) % 8 & 1) << b;
-        codes[i] = (int8_t)(code - 32);
-    }
-    nmlp_view wide = nmlp_quant_view_q8(codes, narrow.scales, N, K);
-    for (int i = 0; i < NMLP_TEST_SETS; i++) {
-        const nmlp_kernels *set = nmlp_test_set(i);
-        if (!set) continue;
-        nmlp_linear *six = create(set, &narrow), *eight = create(set, &wide);
-        for (int s = 1; s <= S; s += 10) {
-            run(six, got, x, s, NULL);
-            run(eight, want, x, s, NULL);
-            assert_memory_equal(got, want, sizeof *got * (size_t)(s * N));
+    for (int t = 0; t < 4; t++) {
+        nmlp_view narrow = nmlp_test_weight(N, K, other_types[1 + t], 9);
+        const int bits = t == 3 ? 4 : t == 2 ? 5 : 6, groups_of_row = (K + 15) / 16;
+        int8_t codes[N * K];
+        int least = 0;
+        for (int i = 0; i < N * K; i++) { /* bits as the format's description counts them */
+            const uint8_t *row = nmlp_view_row(&narrow, i / K);
+            int code = -(1 << (bits - 1)), m = t ? steps[t] * narrow.per_group[i / K * groups_of_row + i % K / 16] : 1;
+            for (int b = i % K * bits; b < (i % K + 1) * bits; b++)
+                code += (row[b / 8] >> b % 8 & 1) << (b - i % K * bits);
+            codes[i] = (int8_t)(code * m);
+            assert_int_equal(codes[i], code * m);
+            if (code * m < least) least = code * m;
         }
-        nmlp_linear_destroy(six);
-        nmlp_linear_destroy(eight);
+        assert_int_equal(least, t ? -128 : -32);
+        nmlp_view wide = nmlp_quant_view_q8(codes, narrow.scales, N, K);
+        for (int i = 0; i < NMLP_TEST_SETS; i++) {
+            const nmlp_kernels *set = nmlp_test_set(i);
+            if (!set) continue;
+            nmlp_linear *few = create(set, &narrow), *eight = create(set, &wide);
+            for (int s = 1; s <= S; s += 10) {
+                run(few, got, x, s, NULL);
+                run(eight, want, x, s, NULL);
+                assert_memory_equal(got, want, sizeof *got * (size_t)(s * N));
+            }
+            nmlp_linear_destroy(few);
+            nmlp_linear_destroy(eight);
+        }
+        nmlp_test_weight_free(&narrow);
     }
     nmlp_mem_free(x);
-    nmlp_test_weight_free(&narrow);
 }
 
 #if defined(__x86_64__)
@@ -411,7 +421,7 @@ int main(void) {
         cmocka_unit_test(zeros_stay_zeros),
         cmocka_unit_test(linear_matches_float64),
         cmocka_unit_test(bits_depend_neither_on_rows_nor_on_threads),
-        cmocka_unit_test(six_bits_have_the_bits_of_eight),
+        cmocka_unit_test(fewer_bits_have_the_bits_of_eight),
 #if defined(__x86_64__)
         cmocka_unit_test(vnni_and_plain_avx512_have_the_same_bits),
         cmocka_unit_test(vector_code_unpacks_to_the_bits_of_plain_code),

@@ -37,7 +37,7 @@ static nmlp_train_param fill(struct fixture *f, bool q8, bool zeros) {
     nmlp_view view = q8 ? nmlp_quant_view_q8(f->q8, f->scales8, ROWS, COLS)
                         : nmlp_quant_view_q4(f->q4, f->scales4, GROUP, ROWS, COLS);
     for (int g = 0; zeros && g < ROWS * COLS / GROUP; g++) f->zeros[g] = (int8_t)(g * 5 % 16 - 8);
-    if (zeros) view.zeros = f->zeros;
+    if (zeros) view.per_group = f->zeros;
     for (int i = 0; i < ROWS; i++) nmlp_quant_row_to_f32(f->data + i * COLS, &view, i);
     return (nmlp_train_param){.name = "w", .source = view, .rows = ROWS, .cols = COLS, .data = f->data};
 }
@@ -74,7 +74,41 @@ static void codes_follow_the_master(void **state) {
     }
 }
 
+/* Types with multipliers: steps of a weight are those of its row times the multiplier of its group. */
+static void multiplied_codes_follow_the_master(void **state) {
+    static const nmlp_dtype types[] = {NMLP_DTYPE_Q6M, NMLP_DTYPE_Q5M, NMLP_DTYPE_Q4M};
+    static const int halves[] = {32, 16, 8}, units[] = {1, 1, 2};
+    (void)state;
+    for (int t = 0; t < 3; t++) {
+        uint8_t words[ROWS * COLS] = {0};
+        int8_t multipliers[ROWS * COLS / 16];
+        float scales[ROWS] = {0.5f, -0.25f, 2.0f}, data[ROWS * COLS];
+        nmlp_view view = nmlp_quant_view_multiplied(words, types[t], scales, multipliers, ROWS, COLS);
+        nmlp_train_param p = {.name = "w", .source = view, .rows = ROWS, .cols = COLS, .data = data};
+        nmlp_train_rounded r;
+        nmlp_arena arena;
+        nmlp_err err;
+        for (int g = 0; g < ROWS * COLS / 16; g++) multipliers[g] = (int8_t)(g % 3 == 0 ? -3 : 1 + g % 4);
+        for (int i = 0; i < ROWS * COLS; i++) { /* a code, and 0.4 of a step more */
+            float step = scales[i / COLS] * (float)(units[t] * multipliers[i / 16]);
+            data[i] = ((float)(i * 7 % (2 * halves[t]) - halves[t]) + 0.4f) * step;
+        }
+        data[5] *= 100; /* past the end of the codes, at either side */
+        nmlp_arena_init(&arena);
+        nmlp_assert_ok(nmlp_train_rounded_init(&r, &p, &arena, &err), &err);
+        nmlp_train_rounded_apply(&r, NULL);
+        for (int i = 0; i < ROWS * COLS; i++) {
+            float step = scales[i / COLS] * (float)(units[t] * multipliers[i / 16]);
+            int code = i * 7 % (2 * halves[t]) - halves[t];
+            if (i == 5) code = code < 0 ? -halves[t] : halves[t] - 1;
+            assert_true(data[i] == (float)code * step);
+        }
+        nmlp_arena_fini(&arena);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_follow_the_master)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_follow_the_master),
+                                       cmocka_unit_test(multiplied_codes_follow_the_master)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,9 +64,12 @@ INLINE void sum_of(const nmlp_gemm_microtile *p, nmlp_dtype dtype, extent e) {
     case NMLP_DTYPE_BF16: sum_bf16(p, e); return;
     case NMLP_DTYPE_F16: sum_f16(p, e); return;
     case NMLP_DTYPE_Q8:
-    case NMLP_DTYPE_Q4:         /* gemm_quant_avx512.h */
-    case NMLP_DTYPE_FP8:        /* packed as bf16 */
-    case NMLP_DTYPE_Q6: return; /* packed as Q8 */
+    case NMLP_DTYPE_Q4:  /* gemm_quant_avx512.h */
+    case NMLP_DTYPE_FP8: /* packed as bf16 */
+    case NMLP_DTYPE_Q6:  /* and these as Q8 */
+    case NMLP_DTYPE_Q6M:
+    case NMLP_DTYPE_Q5M:
+    case NMLP_DTYPE_Q4M: return;
     }
 }
 
