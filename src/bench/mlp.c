@@ -56,9 +56,9 @@ static double weights_of(const nmlp_bench_case *c) {
 /* ---- the weights ---- */
 
 static const nmlp_bench_weight_type weight_types[] = {
-    {"f32", NMLP_DTYPE_F32, 0, false},  {"bf16", NMLP_DTYPE_BF16, 0, false}, {"q8", NMLP_DTYPE_Q8, 0, false},
-    {"q4", NMLP_DTYPE_Q4, 32, false},   {"q4-64", NMLP_DTYPE_Q4, 64, false}, {"q4z", NMLP_DTYPE_Q4, 32, true},
-    {"q4z-64", NMLP_DTYPE_Q4, 64, true}};
+    {"f32", NMLP_DTYPE_F32, 0, false},   {"bf16", NMLP_DTYPE_BF16, 0, false}, {"q8", NMLP_DTYPE_Q8, 0, false},
+    {"q4", NMLP_DTYPE_Q4, 32, false},    {"q4-64", NMLP_DTYPE_Q4, 64, false}, {"q4z", NMLP_DTYPE_Q4, 32, true},
+    {"q4z-64", NMLP_DTYPE_Q4, 64, true}, {"q4m", NMLP_DTYPE_Q4M, 16, false}};
 
 const nmlp_bench_weight_type *nmlp_bench_weight_type_of(const char *name) {
     for (size_t i = 0; i < sizeof weight_types / sizeof weight_types[0]; i++)
@@ -72,9 +72,10 @@ static nmlp_status new_weight(nmlp_view *view, const nmlp_bench_weight_type *typ
     view->group = type->group;
     view->data = nmlp_mem_new(nmlp_view_bytes(view), 1, err);
     if (nmlp_dtype_is_quantised(type->dtype)) view->scales = nmlp_mem_new(nmlp_quant_scale_bytes(view), 1, err);
-    if (type->zeros) view->per_group = nmlp_mem_new((size_t)(n * nmlp_quant_groups(view)), 1, err);
+    bool per_group = type->zeros || nmlp_quant_has_multipliers(type->dtype);
+    if (per_group) view->per_group = nmlp_mem_new((size_t)(n * nmlp_quant_groups(view)), 1, err);
     bool whole =
-        view->data && (view->scales || !nmlp_dtype_is_quantised(type->dtype)) && (view->per_group || !type->zeros);
+        view->data && (view->scales || !nmlp_dtype_is_quantised(type->dtype)) && (view->per_group || !per_group);
     return whole ? NMLP_OK : NMLP_E_NOMEM;
 }
 

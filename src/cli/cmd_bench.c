@@ -120,7 +120,7 @@ static int run(int argc, char **argv) {
          "mlp: hidden, intermediate, ranks beside dense (2048,8192,1280)"},
         {"rows", 0, NMLP_OPT_STRING, &args.rows, "S,..", "mlp: numbers of rows (default 1,8,128,512)"},
         {"dtype", 0, NMLP_OPT_STRING, &args.dtypes, "T,..",
-         "mlp: types of our weights: f32, bf16 (default), q8, q4, q4-64, q4z, q4z-64"},
+         "mlp: types of our weights: f32, bf16 (default), q8, q4, q4-64, q4z, q4z-64, q4m"},
         {"isa", 0, NMLP_OPT_STRING, &args.isa, "SET", "mlp, model: kernel set (default the fastest)"},
         {"peers", 0, NMLP_OPT_STRING, &args.peers, "NAME,..", "mlp: other libraries beside ours, or all"},
         {"seconds", 0, NMLP_OPT_NUMBER, &args.seconds, "T",

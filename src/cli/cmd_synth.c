@@ -31,7 +31,8 @@ static bool parse_dtype(const char *name, nmlp_synth_options *options) {
     } types[] = {{"bf16", NMLP_DTYPE_BF16, 0},
                  {"q8", NMLP_DTYPE_Q8, 0},
                  {"q4", NMLP_DTYPE_Q4, 32},
-                 {"q4-64", NMLP_DTYPE_Q4, 64}};
+                 {"q4-64", NMLP_DTYPE_Q4, 64},
+                 {"q4m", NMLP_DTYPE_Q4M, 16}};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         if (strcmp(name, types[i].name) != 0) continue;
         options->dtype = types[i].dtype;
@@ -52,7 +53,8 @@ static int run(int argc, char **argv) {
         {"ratio", 0, NMLP_OPT_NUMBER, &options.ratio, "R", "fraction of MLP parameters removed (default 0: dense)"},
         {"tile", 0, NMLP_OPT_INT, &options.tile, "T", "ranks are multiples of this (default 128)"},
         {"layers", 0, NMLP_OPT_INT, &n_layers, "N", "fewer layers than the preset"},
-        {"dtype", 0, NMLP_OPT_STRING, &dtype, "TYPE", "of the matrices: bf16 (default), q8, q4 (groups of 32), q4-64"},
+        {"dtype", 0, NMLP_OPT_STRING, &dtype, "TYPE",
+         "of the matrices: bf16 (default), q8, q4 (groups of 32), q4-64, q4m"},
         {"seed", 0, NMLP_OPT_SEED, &seed, "N", "seed of the weights (default 0)"},
     };
     nmlp_cli cli;
@@ -71,7 +73,7 @@ static int run(int argc, char **argv) {
     if (n_layers > 0) options.n_layers = n_layers;
     if (options.ratio == 0 && (code = nmlp_cli_refuse(&cli, "tile", "goes with --ratio")) >= 0) return code;
     if (!parse_dtype(dtype, &options))
-        return nmlp_cli_usage(&cli, "--dtype is \"%s\"; it must be bf16, q8, q4 or q4-64", dtype);
+        return nmlp_cli_usage(&cli, "--dtype is \"%s\"; it must be bf16, q8, q4, q4-64 or q4m", dtype);
     nmlp_progress progress = nmlp_cli_progress(&bar);
     NMLP_TRY(nmlp_preset_find(&config, cli.positionals[0], &err));
     NMLP_TRY(nmlp_pool_create(&pool, (int)cli.n_threads, &err));

@@ -13,6 +13,7 @@
 #include "checkpoint/target.h"
 #include "model/model.h"
 #include "model/preset.h"
+#include "tensor/quant.h"
 
 enum { TABLE_BITS = 12, TABLE_SIZE = 1 << TABLE_BITS, PIECE_ELEMS = 1 << 16, BLOCK_ELEMS = 1 << 24 };
 static const double weight_deviation = 0.02;
@@ -174,9 +175,9 @@ static nmlp_status put_draws(struct synth *s, size_t i, nmlp_checkpoint_writer *
     nmlp_dtype dtype = s->specs[i].dtype;
     for (int64_t at = 0; at < n; at += BLOCK_ELEMS) {
         int64_t len = n - at < BLOCK_ELEMS ? n - at : BLOCK_ELEMS;
-        struct fill fill = {.table = dtype == NMLP_DTYPE_Q8   ? (const void *)s->q8_table
-                                     : dtype == NMLP_DTYPE_Q4 ? (const void *)s->q4_table
-                                                              : (const void *)s->table,
+        struct fill fill = {.table = dtype == NMLP_DTYPE_Q8        ? (const void *)s->q8_table
+                                     : nmlp_dtype_bits(dtype) == 4 ? (const void *)s->q4_table
+                                                                   : (const void *)s->table,
                             .elem_bytes = nmlp_dtype_bytes(dtype),
                             .out = (char *)s->block,
                             .n = len,
@@ -187,18 +188,31 @@ static nmlp_status put_draws(struct synth *s, size_t i, nmlp_checkpoint_writer *
     return NMLP_OK;
 }
 
-/* n elements of one value. */
-static nmlp_status put_constant(struct synth *s, nmlp_checkpoint_writer *writer, nmlp_dtype dtype, float value,
+static nmlp_status put_repeated(struct synth *s, nmlp_checkpoint_writer *writer, const void *element, size_t elem_bytes,
                                 int64_t n, nmlp_err *err) {
-    char element[sizeof(float)];
-    size_t elem_bytes = nmlp_dtype_bytes(dtype);
-    nmlp_from_f32(element, dtype, &value, 1);
     for (int64_t at = 0; at < n; at += BLOCK_ELEMS / 2) {
         int64_t len = n - at < BLOCK_ELEMS / 2 ? n - at : BLOCK_ELEMS / 2;
         for (int64_t k = 0; k < len; k++) memcpy((char *)s->block + (size_t)k * elem_bytes, element, elem_bytes);
         NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(writer, s->block, (size_t)len * elem_bytes, err));
     }
     return NMLP_OK;
+}
+
+/* n elements of one value. */
+static nmlp_status put_constant(struct synth *s, nmlp_checkpoint_writer *writer, nmlp_dtype dtype, float value,
+                                int64_t n, nmlp_err *err) {
+    char element[sizeof(float)];
+    nmlp_from_f32(element, dtype, &value, 1);
+    return put_repeated(s, writer, element, nmlp_dtype_bytes(dtype), n, err);
+}
+
+/* Q4M: scales of rows, and one multiplier for all. */
+static nmlp_status put_multiplied(struct synth *s, nmlp_checkpoint_writer *writer, int64_t rows, int64_t groups,
+                                  nmlp_err *err) {
+    const uint32_t word = 0xbbbbbbbbu; /* 4, as it is stored: 4 + 7 */
+    float scale = q4_scale / (float)(4 * nmlp_quant_multiplier_step(NMLP_DTYPE_Q4M));
+    NMLP_RETURN_IF_FAILED(put_constant(s, writer, NMLP_DTYPE_F32, scale, rows, err));
+    return put_repeated(s, writer, &word, sizeof word, (int64_t)nmlp_quant_per_group_words(rows, groups), err);
 }
 
 static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
@@ -208,9 +222,10 @@ static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp
     bool is_bias = strstr(spec->name, ".bias") != NULL; /* of some families a norm is kept less 1 */
     float constant = is_bias || s->config->features->norm_plus_one ? 0 : 1;
     if (spec->n_dims == 1) return put_constant(s, writer, spec->dtype, constant, rows, err);
-    NMLP_RETURN_IF_FAILED(put_draws(s, i, writer, spec->dtype == NMLP_DTYPE_Q4 ? n / 2 : n, err));
+    NMLP_RETURN_IF_FAILED(put_draws(s, i, writer, nmlp_dtype_bits(spec->dtype) == 4 ? n / 2 : n, err));
     if (spec->dtype == NMLP_DTYPE_Q8) return put_constant(s, writer, NMLP_DTYPE_F32, q8_scale, rows, err);
     if (spec->dtype == NMLP_DTYPE_Q4) return put_constant(s, writer, NMLP_DTYPE_F16, q4_scale, n / spec->group, err);
+    if (spec->dtype == NMLP_DTYPE_Q4M) return put_multiplied(s, writer, rows, spec->shape[1] / spec->group, err);
     return NMLP_OK;
 }
 

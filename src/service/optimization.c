@@ -157,7 +157,7 @@ static nmlp_status build_references(struct nmlp_optimize_job *j, nmlp_err *err) 
         j->q8 = which;
         NMLP_RETURN_IF_FAILED(build_uniform(j, "q4, q8 head", SMALLEST, NMLP_QUANT_OPTION_Q8, &which, err));
         for (int i = SMALLEST; i < NMLP_QUANT_OPTIONS; i++)
-            if (nmlp_quant_option(i).dtype == NMLP_DTYPE_Q4) j->problem.scale.bits[i] = scale_of(j, which);
+            if (nmlp_dtype_bits(nmlp_quant_option(i).dtype) == 4) j->problem.scale.bits[i] = scale_of(j, which);
         j->q4 = which;
         const nmlp_divergence *d = &j->models.list[which].heldout;
         j->nats_per_kl = fmin(fmax((d->nll - d->nll_before) / fmax(d->kl, 1e-9), 0.25), 1.5);

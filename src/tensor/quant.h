@@ -11,8 +11,8 @@
  *       multipliers m int8 [N, K/16] of groups of 16 inputs: w = q * m * scale of the row, where m of Q4M counts in
  *       steps of 2. So q * m is an integer of 8 bits
  *
- * Of Q6 and the last three, every weight is a code of Q8 times the scale of its row, exactly: kernels widen them to Q8
- * and know no types of their own.
+ * Of Q6 and the last three, every weight is a code of Q8 times the scale of its row, exactly: kernels widen them to Q8,
+ * when a model is loaded or, of Q4M on CPUs, when they read them, and give the results of Q8.
  *
  * These are the bytes of "int-quantized", "pack-quantized" and "float-quantized" checkpoints of compressed-tensors,
  * which has nothing like multipliers. */
@@ -32,7 +32,7 @@ nmlp_view nmlp_quant_view_q4(const uint8_t *data, const uint16_t *scales, int gr
 static inline bool nmlp_quant_scales_rows(nmlp_dtype dtype) {
     return nmlp_dtype_is_quantised(dtype) && dtype != NMLP_DTYPE_Q4;
 }
-/* Q6, Q6M, Q5M, Q4M: widened to Q8 by kernels. */
+/* Q6, Q6M, Q5M, Q4M: can be widened to Q8. */
 static inline bool nmlp_quant_widens_to_q8(nmlp_dtype dtype) { return dtype >= NMLP_DTYPE_Q6; }
 static inline bool nmlp_quant_has_multipliers(nmlp_dtype dtype) { return dtype >= NMLP_DTYPE_Q6M; }
 

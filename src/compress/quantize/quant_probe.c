@@ -18,7 +18,8 @@ nmlp_quant_format nmlp_quant_option(int option) {
 }
 
 int nmlp_quant_option_runs_as(int option) {
-    return nmlp_quant_widens_to_q8(nmlp_quant_option(option).dtype) ? NMLP_QUANT_OPTION_Q8 : option;
+    nmlp_dtype dtype = nmlp_quant_option(option).dtype;
+    return nmlp_quant_widens_to_q8(dtype) && dtype != NMLP_DTYPE_Q4M ? NMLP_QUANT_OPTION_Q8 : option;
 }
 
 int64_t nmlp_quant_option_bytes(nmlp_dtype plain, int64_t rows, int64_t cols, int option) {

@@ -12,7 +12,7 @@
  * Q8 instead (quant_layer.h). */
 enum { NMLP_QUANT_OPTIONS = 10, NMLP_QUANT_OPTION_Q8 = 8, NMLP_QUANT_OPTION_PLAIN = 9 };
 nmlp_quant_format nmlp_quant_option(int option);
-/* The option whose kernels run it: Q8 for those that widen to it. */
+/* The option whose kernels run it on a CPU: Q8 for those that are widened to it. */
 int nmlp_quant_option_runs_as(int option);
 /* Bytes of a matrix [rows,cols] in that format, scales included; `plain` is the type it has as it is. */
 int64_t nmlp_quant_option_bytes(nmlp_dtype plain, int64_t rows, int64_t cols, int option);

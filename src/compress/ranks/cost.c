@@ -32,7 +32,7 @@ static nmlp_status new_linear(nmlp_linear **linear, const nmlp_cost_product *p, 
     view.data = nmlp_arena_new(arena, nmlp_view_bytes(&view), 1, err);
     view.scales = nmlp_arena_new(arena, nmlp_quant_scale_bytes(&view) + 1, 1, err);
     if (!view.data || !view.scales) return NMLP_E_NOMEM;
-    if (p->zeros) {
+    if (p->zeros || nmlp_quant_has_multipliers(p->dtype)) {
         view.per_group = nmlp_arena_new(arena, (size_t)(p->rows * nmlp_quant_groups(&view)), 1, err);
         if (!view.per_group) return NMLP_E_NOMEM;
     }

@@ -75,7 +75,7 @@ static uint32_t codes_at(const struct part *part, int j, int64_t k, int64_t n) {
     int bits = nmlp_dtype_bits(from);
     int8_t wide[4] = {0};
     uint32_t word = 0;
-    if (nmlp_quant_widens_to_q8(from)) {
+    if (nmlp_quant_widens_to_q8(from) && from != NMLP_DTYPE_Q4M) {
         nmlp_quant_q8_codes(wide, part->source, part->first_row + j, k, n);
         memcpy(&word, wide, sizeof word);
     } else {
@@ -92,7 +92,7 @@ static void pack_codes(char *dst, const struct part *part, nmlp_dtype dtype) {
         for (int64_t k = part->k_begin; k < part->k_end; k += per_word) {
             int64_t n = part->k_end - k < per_word ? part->k_end - k : per_word;
             uint32_t word = codes_at(part, j, k, n);
-            if (dtype == NMLP_DTYPE_Q4) word ^= 0x88888888u; /* q + 8 becomes a number with a sign */
+            if (dtype != NMLP_DTYPE_Q8) word ^= 0x88888888u; /* q + 8 becomes a number with a sign */
             if (n < per_word) word &= (1u << (n * bits)) - 1u;
             word = dtype == NMLP_DTYPE_Q8 ? q8_word(word) : q4_word(word);
             memcpy(dst + (k / per_word * NMLP_STRIP + j) * 4, &word, sizeof word);
@@ -111,13 +111,16 @@ static void pack_scales(const struct packing *packing, int64_t strip) {
             dst[g * NMLP_STRIP + j] = scales[(strip * NMLP_STRIP + j) * n_groups + g];
 }
 
-static void pack_zeros(const struct packing *packing, int64_t strip) {
+/* Zero points, or multipliers with their step: [N, groups] to [groups][16]. */
+static void pack_per_group(const struct packing *packing, int64_t strip) {
     const nmlp_gemm_weight *m = packing->matrix;
     int64_t n_groups = nmlp_ceil_div(m->k, m->group);
-    char *dst = m->strips + m->strip_bytes * (size_t)strip + m->zeros_offset;
+    int step = m->dtype == NMLP_DTYPE_Q4M ? nmlp_quant_multiplier_step(m->dtype) : 1;
+    int8_t *dst = (int8_t *)m->strips + m->strip_bytes * (size_t)strip + m->per_group_offset;
     for (int64_t j = 0; j < NMLP_STRIP && strip * NMLP_STRIP + j < m->n; j++)
         for (int64_t g = 0; g < n_groups; g++)
-            dst[g * NMLP_STRIP + j] = packing->source->per_group[(strip * NMLP_STRIP + j) * n_groups + g];
+            dst[g * NMLP_STRIP + j] =
+                (int8_t)(step * packing->source->per_group[(strip * NMLP_STRIP + j) * n_groups + g]);
 }
 
 /* f32, and bf16 in pairs that do not cross rows, are 4-byte elements to transpose. */
@@ -155,7 +158,7 @@ static bool pack_strip(const struct packing *packing, int64_t strip) {
     if (is_transposition(packing)) return transpose_strip(packing, strip);
     bool finite = strip_is_finite(packing, strip);
     if (m->dtype == NMLP_DTYPE_Q4) pack_scales(packing, strip);
-    if (m->zeros_offset) pack_zeros(packing, strip);
+    if (m->per_group_offset) pack_per_group(packing, strip);
     for (int64_t n = part.first_row; n < m->n && part.n_rows < NMLP_STRIP; n++)
         part.rows[part.n_rows++] = nmlp_view_row(source, n);
     for (int64_t k = 0; k < m->k; k += CHUNK) {
@@ -166,12 +169,12 @@ static bool pack_strip(const struct packing *packing, int64_t strip) {
         case NMLP_DTYPE_F16: pack_f16((uint16_t *)dst, &part); break;
         case NMLP_DTYPE_BF16: pack_bf16((uint16_t *)dst, &part, source->dtype); break;
         case NMLP_DTYPE_Q8:
-        case NMLP_DTYPE_Q4: pack_codes(dst, &part, m->dtype); break;
+        case NMLP_DTYPE_Q4:
+        case NMLP_DTYPE_Q4M: pack_codes(dst, &part, m->dtype); break;
         case NMLP_DTYPE_FP8: /* packed as bf16 */
         case NMLP_DTYPE_Q6:  /* and these as Q8 */
         case NMLP_DTYPE_Q6M:
-        case NMLP_DTYPE_Q5M:
-        case NMLP_DTYPE_Q4M: break;
+        case NMLP_DTYPE_Q5M: break;
         }
     }
     return finite;
@@ -222,20 +225,20 @@ static size_t stagger_bytes(size_t strip_bytes) { return strip_bytes % STRIDE_TO
 
 static nmlp_dtype packed_dtype(const nmlp_kernels *kernels, nmlp_dtype source) {
     if (source == NMLP_DTYPE_FP8) return NMLP_DTYPE_BF16;
-    if (nmlp_quant_widens_to_q8(source)) return NMLP_DTYPE_Q8;
+    if (nmlp_quant_widens_to_q8(source)) return source == NMLP_DTYPE_Q4M ? source : NMLP_DTYPE_Q8;
     return kernels->bf16_activations && !nmlp_dtype_is_quantised(source) ? NMLP_DTYPE_BF16 : source;
 }
 
 /* Sizes of a strip and of all; the scales of rows stand behind the last. */
 static bool lay_out(nmlp_gemm_weight *m, const nmlp_view *source, size_t *scales_at) {
-    bool has_zeros = source->dtype == NMLP_DTYPE_Q4 && source->per_group;
+    bool has_per_group = m->dtype == NMLP_DTYPE_Q4M || (m->dtype == NMLP_DTYPE_Q4 && source->per_group);
     size_t row_scales_bytes = nmlp_quant_scales_rows(source->dtype) ? (size_t)m->n_padded * sizeof(float) : 0;
-    size_t q4_scales = m->dtype == NMLP_DTYPE_Q4 ? (size_t)nmlp_ceil_div(m->k_padded, m->group) * NMLP_STRIP : 0;
-    size_t q4_bytes = q4_scales * sizeof(uint16_t);
+    size_t numbers = m->group > 0 ? (size_t)nmlp_ceil_div(m->k_padded, m->group) * NMLP_STRIP : 0;
+    size_t q4_bytes = m->dtype == NMLP_DTYPE_Q4 ? numbers * sizeof(uint16_t) : 0;
     if (m->k_padded > INT64_MAX / 64) return false;
     m->scales_offset = nmlp_gemm_weight_bytes(m, m->k_padded);
-    m->zeros_offset = has_zeros ? m->scales_offset + q4_bytes : 0;
-    m->strip_bytes = nmlp_round_up_size(m->scales_offset + q4_bytes + (has_zeros ? q4_scales : 0), NMLP_LINE_BYTES);
+    m->per_group_offset = has_per_group ? m->scales_offset + q4_bytes : 0;
+    m->strip_bytes = nmlp_round_up_size(m->scales_offset + q4_bytes + (has_per_group ? numbers : 0), NMLP_LINE_BYTES);
     return !nmlp_add_overflows(m->strip_bytes, stagger_bytes(m->strip_bytes), &m->strip_bytes) &&
            !nmlp_mul_overflows((size_t)m->n_padded / NMLP_STRIP, m->strip_bytes, scales_at) &&
            !nmlp_add_overflows(*scales_at, row_scales_bytes, &m->bytes);
@@ -252,7 +255,7 @@ nmlp_status nmlp_gemm_weight_init(nmlp_gemm_weight *matrix, const nmlp_kernels *
     matrix->n_padded = nmlp_pad(matrix->n);
     matrix->k_padded = nmlp_pad(matrix->k);
     matrix->dtype = packed_dtype(kernels, weight->dtype);
-    matrix->group = weight->dtype == NMLP_DTYPE_Q4 ? weight->group : 0;
+    matrix->group = nmlp_dtype_bits(matrix->dtype) == 4 ? weight->group : 0;
     if (!lay_out(matrix, weight, &scales_at))
         return nmlp_fail(err, NMLP_E_NOMEM, "a weight [%lld,%lld] does not fit in memory", (long long)matrix->n,
                          (long long)matrix->k);

@@ -10,16 +10,16 @@ typedef struct nmlp_gemm_weight {
     int64_t n_padded;
     int64_t k_padded;
     /* Of the packed elements: the source's, or bf16 for plain types in sets with bf16 activations and for the codes of
-     * FP8, which it holds exactly; Q8 for those that widen to it (quant.h). */
+     * FP8, which it holds exactly; Q8 for those that widen to it (quant.h) but Q4M. */
     nmlp_dtype dtype;
     char *strips;       /* [n_padded/16][k_padded*16] */
     size_t strip_bytes; /* from strip to strip */
     size_t bytes;
-    bool finite;          /* no NaN or Inf in the source */
-    const float *scales;  /* [n_padded] of rows, of all quantised types but Q4; else NULL */
-    int group;            /* Q4 */
-    size_t scales_offset; /* Q4: bytes from a strip to its scales */
-    size_t zeros_offset;  /* Q4: to its zero points; 0: it has none */
+    bool finite;             /* no NaN or Inf in the source */
+    const float *scales;     /* [n_padded] of rows, of all quantised types but Q4; else NULL */
+    int group;               /* Q4, Q4M */
+    size_t scales_offset;    /* Q4: bytes from a strip to its scales */
+    size_t per_group_offset; /* to zero points of Q4 or multipliers of Q4M; 0: it has none */
 } nmlp_gemm_weight;
 
 /* Packs `weight` [N,K]; the source is not needed afterwards. */
@@ -42,7 +42,7 @@ static inline bool nmlp_gemm_weight_takes_int8(const nmlp_gemm_weight *m) {
     return m->dtype == NMLP_DTYPE_Q8 && m->k_padded % 64 == 0;
 }
 
-/* Strip `strip` from input k (even, of Q8 and Q4 a multiple of 32) on. */
+/* Strip `strip` from input k (even, of quantised types a multiple of 32) on. */
 static inline const char *nmlp_gemm_weight_at(const nmlp_gemm_weight *m, int64_t strip, int64_t k) {
     return m->strips + m->strip_bytes * (size_t)strip + nmlp_gemm_weight_bytes(m, k);
 }
@@ -58,10 +58,11 @@ static inline const char *nmlp_gemm_weight_scales(const nmlp_gemm_weight *m, int
            (size_t)(k / m->group * NMLP_STRIP) * sizeof(uint16_t);
 }
 
-/* Zero points of the strip from input k on; NULL: it has none. */
-static inline const int8_t *nmlp_gemm_weight_zeros(const nmlp_gemm_weight *m, int64_t strip, int64_t k) {
-    if (!m->zeros_offset) return NULL;
-    return (const int8_t *)(m->strips + m->strip_bytes * (size_t)strip + m->zeros_offset + k / m->group * NMLP_STRIP);
+/* Zero points or multipliers of the strip from input k on; NULL: it has none. */
+static inline const int8_t *nmlp_gemm_weight_per_group(const nmlp_gemm_weight *m, int64_t strip, int64_t k) {
+    if (!m->per_group_offset) return NULL;
+    return (const int8_t *)(m->strips + m->strip_bytes * (size_t)strip + m->per_group_offset +
+                            k / m->group * NMLP_STRIP);
 }
 
 #endif

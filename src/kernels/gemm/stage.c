@@ -51,7 +51,7 @@ size_t nmlp_gemm_stage_unpack(const nmlp_gemm *gemm, const nmlp_gemm_product *p,
     for (int i = 0; i < n_strips; i++) {
         nmlp_gemm_quant_strip from = {.codes = nmlp_gemm_weight_at(p->w, strip + i, p->w_k + k),
                                       .scales = nmlp_gemm_weight_scales(p->w, strip + i, p->w_k + k),
-                                      .zeros = nmlp_gemm_weight_zeros(p->w, strip + i, p->w_k + k),
+                                      .per_group = nmlp_gemm_weight_per_group(p->w, strip + i, p->w_k + k),
                                       .dtype = p->w->dtype,
                                       .group = p->w->group};
         gemm->unpack((char *)to + step * (size_t)i, &from, n);
@@ -66,7 +66,7 @@ struct operand {
     size_t step;
     nmlp_dtype dtype;
     const char *scales; /* Q4 as it is */
-    const int8_t *zeros;
+    const int8_t *per_group;
     int group;
 };
 
@@ -81,7 +81,7 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
                         .step = p->w->strip_bytes,
                         .dtype = p->w->dtype,
                         .scales = nmlp_gemm_weight_scales(p->w, strip, p->w_k + k),
-                        .zeros = nmlp_gemm_weight_zeros(p->w, strip, p->w_k + k),
+                        .per_group = nmlp_gemm_weight_per_group(p->w, strip, p->w_k + k),
                         .group = p->w->group};
     if (nmlp_dtype_is_quantised(o.dtype) && s->gemm->elem_bytes == 2) {
         size_t step = nmlp_gemm_stage_unpack(s->gemm, p, strip, o.n_strips, k, n, task->scratch->b);
@@ -109,7 +109,7 @@ static void sum_inputs(int32_t *sums, const int16_t *a, int64_t n) {
 /* The tile's inputs k..k+n in int16, in the thread's own memory. One tile that meets one block of columns after the
  * other, as few rows do, is quantised once. */
 static void quantise_inputs(const struct task *task, const nmlp_gemm_tiles *tiles, int64_t tile, int64_t k,
-                            nmlp_gemm_microtile *b) {
+                            bool with_sums, nmlp_gemm_microtile *b) {
     const nmlp_gemm_scratch *scratch = task->scratch;
     struct quantised *have = task->quantised;
     if (have->from != b->a || have->n != b->k) {
@@ -122,7 +122,7 @@ static void quantise_inputs(const struct task *task, const nmlp_gemm_tiles *tile
         task->stage->vec->quantise(&q);
         *have = (struct quantised){.from = b->a, .n = b->k};
     }
-    if (b->zeros && !have->summed) {
+    if (with_sums && !have->summed) {
         sum_inputs(scratch->a_sums, scratch->a, b->k / NMLP_PAD * b->rows);
         have->summed = true;
     }
@@ -148,14 +148,15 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
         .rows = (int)nmlp_min(mr, s->rows - tile * mr),
         .strips = o->n_strips,
         .scales = o->scales,
-        .zeros = o->zeros,
+        .per_group = o->per_group,
         .group = o->group,
         .accumulate = s->accumulate || k > 0,
         .stream = task->part.end_tile - task->part.first_tile == 1,
         .ahead = next.strips,
         .ahead_step = next.step,
     };
-    if (nmlp_dtype_is_quantised(o->dtype)) quantise_inputs(task, &p->a, tile, k, &b);
+    bool has_zeros = o->dtype == NMLP_DTYPE_Q4 && o->per_group;
+    if (nmlp_dtype_is_quantised(o->dtype)) quantise_inputs(task, &p->a, tile, k, has_zeros, &b);
     s->gemm->microkernel[o->dtype](&b);
 }
 
@@ -208,7 +209,7 @@ static void multiply_part(const struct task *task, int64_t k) {
     }
 }
 
-/* Complete sums of codes of Q8 or FP8, times the scales of their columns. */
+/* Complete sums of codes with a scale per row of the weight, times these. */
 static void scale_columns(const nmlp_gemm_columns *columns, int product, const float *scales, int64_t n) {
     for (int64_t row = 0; row < columns->n_rows; row++) {
         float *c = columns->c[product] + row * columns->stride;

@@ -104,7 +104,7 @@ static void selftest_finds_the_set_that_is_wrong(void **state) {
     assert_true(sound);
     nmlp_gemm gemm = nmlp_gemm_ref;
     nmlp_kernels broken = *ref;
-    for (int i = 0; i < NMLP_GEMM_DTYPES; i++)
+    for (int i = 0; i < NMLP_DTYPES; i++)
         if (gemm.microkernel[i]) gemm.microkernel[i] = nearly_right_block;
     broken.wide = broken.narrow = &gemm;
     nmlp_assert_ok(nmlp_selftest(&sound, &broken, &err), &err);

@@ -15,7 +15,7 @@
 
 static const int groups[] = {0, 32, 64, 32, 64}; /* 0: Q8 */
 static const bool has_zeros[] = {false, false, false, true, true};
-enum { N_GROUPS = 5, FP8 = N_GROUPS, N_KINDS = 10 };
+enum { N_GROUPS = 5, FP8 = N_GROUPS, Q4M = 9, N_KINDS };
 static const nmlp_dtype other_types[] = {NMLP_DTYPE_FP8, NMLP_DTYPE_Q6, NMLP_DTYPE_Q6M, NMLP_DTYPE_Q5M, NMLP_DTYPE_Q4M};
 
 static nmlp_view weight_of(int kind, int64_t n, int64_t k, uint64_t seed) {
@@ -123,7 +123,10 @@ static void linear_matches_float64(void **state) {
                 if (!set) continue;
                 nmlp_linear *linear = create(set, &w);
                 float *y = nmlp_guard_end(&guarded, (size_t)(s * n) * sizeof *y);
-                nmlp_truth truth = g != FP8 && rounds_to_int8(set, s, k, g > FP8 ? 0 : groups[g])
+                nmlp_truth truth = g != FP8 && rounds_to_int8(set, s, k,
+                                                              g == Q4M  ? 16
+                                                              : g > FP8 ? 0
+                                                                        : groups[g])
                                        ? nmlp_truth_matmul(&rounded, &w, NULL, false)
                                        : nmlp_truth_matmul(&exact, &w, NULL, nmlp_kernels_rounds_to_bf16(set));
                 run(linear, y, x, s, pool);
@@ -230,10 +233,12 @@ static void vnni_and_plain_avx512_have_the_same_bits(void **state) {
     for (size_t i = 0; i < sizeof a / sizeof *a; i++)
         a[i] = (int16_t)((int)((seed = seed * 6364136223846793005u + 1) >> 40) % 32767);
     for (size_t i = 0; i < sizeof a_scales / sizeof *a_scales; i++) a_scales[i] = 0.001f * (float)(i + 1);
-    nmlp_gemm_microkernel *const kernels[2][2] = {{nmlp_gemm_q8_64_avx512, nmlp_gemm_q8_64_avx512vnni},
-                                                  {nmlp_gemm_q4_64_avx512, nmlp_gemm_q4_64_avx512vnni}};
+    nmlp_gemm_microkernel *const kernels[3][2] = {{nmlp_gemm_q8_64_avx512, nmlp_gemm_q8_64_avx512vnni},
+                                                  {nmlp_gemm_q4_64_avx512, nmlp_gemm_q4_64_avx512vnni},
+                                                  {nmlp_gemm_q4m_64_avx512, nmlp_gemm_q4m_64_avx512vnni}};
     static _Alignas(64) uint16_t ones[64];
-    for (int type = 0; type < 2; type++) {
+    const int8_t *multipliers = (const int8_t *)codes[0] + K * 8; /* random ones of Q4M, whose codes end there */
+    for (int type = 0; type < 3; type++) {
         for (int i = 0; i < STRIPS; i++) /* behind the codes: scales of Q4 that are numbers */
             for (int j = 0; j < 64; j++) ones[j] = 0x3c00, memcpy(codes[i] + K * 16, ones, sizeof ones);
         for (int which = 0; which < 2; which++)
@@ -247,6 +252,7 @@ static void vnni_and_plain_avx512_have_the_same_bits(void **state) {
                                                         .strips = STRIPS,
                                                         .a_scales = a_scales,
                                                         .scales = codes[0] + K * 16,
+                                                        .per_group = type == 2 ? multipliers : NULL,
                                                         .group = 64});
         assert_memory_equal(c[0], c[1], sizeof c[0]);
         assert_true(c[0][0] != 0.0f || c[0][1] != 0.0f);
@@ -264,20 +270,26 @@ static void vector_code_unpacks_to_the_bits_of_plain_code(void **state) {
     _Alignas(64) char codes[K * 16 + 2 * LINE];
     _Alignas(64) uint16_t want[K * 16], got[K * 16];
     uint16_t scales[K / 32 * 16];
-    int8_t zeros[K / 32 * 16];
+    int8_t zeros[K / 32 * 16], multipliers[K / 16 * 16];
     (void)state;
     if (!has_what_comes_with_tiles()) skip();
     for (int i = 0; i < K * 16; i++) codes[i] = (char)((i * 37 + i / 256) & 255);
     for (int i = 0; i < K / 32 * 16; i++) scales[i] = nmlp_f32_to_f16((float)(i % 29 - 14) * 0.0137f);
     for (int i = 0; i < K / 32 * 16; i++) zeros[i] = (int8_t)(i * 5 % 16 - 8);
-    for (int g = 0; g < N_GROUPS; g++) {
+    for (int i = 0; i < K / 16 * 16; i++) multipliers[i] = (int8_t)(2 * (i * 7 % 16 - 7));
+    for (int g = 0; g <= N_GROUPS; g++) {
+        bool multiplied = g == N_GROUPS;
         float ones[16];
         for (int j = 0; j < 16; j++) ones[j] = 1.0f;
         nmlp_gemm_quant_strip strip = {.codes = codes,
-                                       .scales = groups[g] ? (const char *)scales : (const char *)ones,
-                                       .zeros = has_zeros[g] ? zeros : NULL,
-                                       .dtype = groups[g] ? NMLP_DTYPE_Q4 : NMLP_DTYPE_Q8,
-                                       .group = groups[g]};
+                                       .scales = !multiplied && groups[g] ? (const char *)scales : (const char *)ones,
+                                       .per_group = multiplied     ? multipliers
+                                                    : has_zeros[g] ? zeros
+                                                                   : NULL,
+                                       .dtype = multiplied  ? NMLP_DTYPE_Q4M
+                                                : groups[g] ? NMLP_DTYPE_Q4
+                                                            : NMLP_DTYPE_Q8,
+                                       .group = multiplied ? 16 : groups[g]};
         nmlp_gemm_quant_unpack_bf16(want, &strip, K);
         nmlp_gemm_quant_unpack_amx(got, &strip, K);
         for (int i = 0; i < K * 16; i++)

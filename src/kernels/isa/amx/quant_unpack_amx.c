@@ -87,7 +87,13 @@ INLINE void q4_pair(char *to, __m512i words, int i, __m512 values, const struct 
     _mm512_store_si512(to + i * NMLP_LINE_BYTES, _mm512_permutexvar_epi16(interleave, (__m512i)halves));
 }
 
-INLINE void unpack_q4(char *to, const nmlp_gemm_quant_strip *strip, int64_t k, bool zeros) {
+INLINE __m512 load_per_group(const nmlp_gemm_quant_strip *strip, int64_t first) {
+    const int8_t *at = strip->per_group + first / strip->group * NMLP_STRIP;
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
+}
+
+/* Multipliers of Q4M are scales whose products with codes bf16 holds exactly. */
+INLINE void unpack_q4(char *to, const nmlp_gemm_quant_strip *strip, int64_t k, bool zeros, bool multiplied) {
     const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     _Alignas(64) uint16_t order[32];
     for (int j = 0; j < 32; j++) order[j] = (uint16_t)(j / 2 + j % 2 * 16);
@@ -95,12 +101,9 @@ INLINE void unpack_q4(char *to, const nmlp_gemm_quant_strip *strip, int64_t k, b
     const char *codes = strip->codes;
     const char *scales = strip->scales;
     for (int64_t first = 0; first < k; first += strip->group, scales += NMLP_STRIP * sizeof(uint16_t)) {
-        struct q4_group group = {.scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)scales)),
-                                 .zero = _mm512_setzero_ps()};
-        if (zeros) {
-            const int8_t *at = strip->zeros + first / strip->group * NMLP_STRIP;
-            group.zero = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)));
-        }
+        struct q4_group group = {.scale = multiplied ? load_per_group(strip, first)
+                                                     : _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)scales)),
+                                 .zero = zeros ? load_per_group(strip, first) : _mm512_setzero_ps()};
         int64_t n = k - first < strip->group ? k - first : strip->group;
         for (int64_t i = 0; i < n; i += Q4_PER_LINE, codes += NMLP_LINE_BYTES, to += 4 * NMLP_LINE_BYTES) {
             __m512i words = _mm512_load_si512(codes);
@@ -114,8 +117,10 @@ INLINE void unpack_q4(char *to, const nmlp_gemm_quant_strip *strip, int64_t k, b
 void nmlp_gemm_quant_unpack_amx(void *dst, const nmlp_gemm_quant_strip *strip, int64_t k) {
     if (strip->dtype == NMLP_DTYPE_Q8)
         unpack_q8(dst, strip, k);
-    else if (strip->zeros)
-        unpack_q4(dst, strip, k, true);
+    else if (strip->dtype == NMLP_DTYPE_Q4M)
+        unpack_q4(dst, strip, k, false, true);
+    else if (strip->per_group)
+        unpack_q4(dst, strip, k, true, false);
     else
-        unpack_q4(dst, strip, k, false);
+        unpack_q4(dst, strip, k, false, false);
 }

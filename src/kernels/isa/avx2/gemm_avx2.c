@@ -128,6 +128,7 @@ const nmlp_gemm nmlp_gemm_avx2 = {
                     [NMLP_DTYPE_BF16] = block_bf16,
                     [NMLP_DTYPE_F16] = block_f16,
                     [NMLP_DTYPE_Q8] = nmlp_gemm_q8_avx2,
-                    [NMLP_DTYPE_Q4] = nmlp_gemm_q4_avx2},
+                    [NMLP_DTYPE_Q4] = nmlp_gemm_q4_avx2,
+                    [NMLP_DTYPE_Q4M] = nmlp_gemm_q4m_avx2},
     .widen = widen,
 };

@@ -22,14 +22,23 @@ INLINE void add_pair(sums *c, const int32_t *a, int pair, const __m256i *codes, 
     }
 }
 
-/* Pair `at` of a line: of Q8 the low or the high bytes of 16 bits, of Q4 one of their four codes. */
+/* Pair `at` of a line: of Q8 the low or the high bytes of 16 bits, of Q4 and Q4M one of their four codes. */
 INLINE __m256i codes_of(__m256i words, int at, nmlp_dtype dtype) {
     if (dtype == NMLP_DTYPE_Q8) return _mm256_srai_epi16(at == 0 ? _mm256_slli_epi16(words, 8) : words, 8);
     return _mm256_srai_epi16(at < 3 ? _mm256_slli_epi16(words, 12 - 4 * at) : words, 12);
 }
 
-INLINE void add_line(sums *c, const int32_t *a, const char *line, int first_pair, nmlp_dtype dtype, int rows,
-                     int halves) {
+/* Q4M: multipliers of 16 inputs, each in both halves of its column's word. */
+INLINE void load_multipliers(__m256i *multipliers, const int8_t *from, int halves) {
+#pragma GCC unroll 2
+    for (int h = 0; h < halves; h++) {
+        __m256i words = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(from + h * LANES)));
+        multipliers[h] = _mm256_blend_epi16(words, _mm256_slli_epi32(words, 16), 0xaa);
+    }
+}
+
+INLINE void add_line(sums *c, const int32_t *a, const char *line, int first_pair, const __m256i *multipliers,
+                     nmlp_dtype dtype, int rows, int halves) {
     const int n_pairs = dtype == NMLP_DTYPE_Q8 ? 2 : 4;
     __m256i words[HALVES_MAX];
     __m256i codes[HALVES_MAX];
@@ -39,7 +48,10 @@ INLINE void add_line(sums *c, const int32_t *a, const char *line, int first_pair
 #pragma GCC unroll 4
     for (int at = 0; at < n_pairs; at++) {
 #pragma GCC unroll 2
-        for (int h = 0; h < halves; h++) codes[h] = codes_of(words[h], at, dtype);
+        for (int h = 0; h < halves; h++) {
+            codes[h] = codes_of(words[h], at, dtype);
+            if (dtype == NMLP_DTYPE_Q4M) codes[h] = _mm256_mullo_epi16(codes[h], multipliers[h]);
+        }
         add_pair(c, a, first_pair + at, codes, rows, halves);
     }
 }
@@ -86,10 +98,18 @@ INLINE void sum_halves(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool has_
                 p->accumulate ? _mm256_load_ps(p->c + i * NMLP_STRIP + (half + h) * LANES) : _mm256_setzero_ps();
     for (int64_t k = 0; k < p->k; k += NMLP_PAD) {
         const char *w_scales = dtype == NMLP_DTYPE_Q4 ? p->scales + k / p->group * NMLP_STRIP * 2 + half * 16 : NULL;
-        begin_group(&c, has_zeros ? p->zeros + k / p->group * NMLP_STRIP + half * LANES : NULL, x_sums, rows, halves);
-#pragma GCC unroll 2
-        for (int line = 0; line < n_lines; line++, b += NMLP_LINE_BYTES)
-            add_line(&c, (const int32_t *)(const void *)a, b, line * (NMLP_STRIP / n_lines), dtype, rows, halves);
+        begin_group(&c, has_zeros ? p->per_group + k / p->group * NMLP_STRIP + half * LANES : NULL, x_sums, rows,
+                    halves);
+#pragma GCC unroll 4
+        for (int line = 0; line < n_lines; line++, b += NMLP_LINE_BYTES) {
+            __m256i multipliers[HALVES_MAX];
+            if (dtype == NMLP_DTYPE_Q4M) {
+                int64_t group = k / NMLP_QUANT_MULTIPLIER_GROUP + line / 2;
+                load_multipliers(multipliers, p->per_group + group * NMLP_STRIP + half * LANES, halves);
+            }
+            add_line(&c, (const int32_t *)(const void *)a, b, line * (NMLP_STRIP / n_lines), multipliers, dtype, rows,
+                     halves);
+        }
         drain(&c, x_scales, w_scales, dtype, rows, halves);
         a += p->a_step;
         x_scales += p->a_step / NMLP_LINE_BYTES;
@@ -117,7 +137,7 @@ INLINE void sum_rows_of_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype, boo
 }
 
 INLINE void sum_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
-    if (dtype == NMLP_DTYPE_Q4 && p->zeros)
+    if (dtype == NMLP_DTYPE_Q4 && p->per_group)
         sum_rows_of_tile(p, dtype, true);
     else
         sum_rows_of_tile(p, dtype, false);
@@ -125,3 +145,4 @@ INLINE void sum_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
 
 void nmlp_gemm_q8_avx2(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q8); }
 void nmlp_gemm_q4_avx2(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q4); }
+void nmlp_gemm_q4m_avx2(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q4M); }

@@ -6,5 +6,6 @@
 
 nmlp_gemm_microkernel nmlp_gemm_q8_avx2;
 nmlp_gemm_microkernel nmlp_gemm_q4_avx2;
+nmlp_gemm_microkernel nmlp_gemm_q4m_avx2;
 
 #endif

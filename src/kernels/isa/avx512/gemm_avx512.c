@@ -40,6 +40,9 @@ const nmlp_gemm nmlp_gemm_avx512 = {
     .mr = MR,
     .strips = STRIPS,
     .elem_bytes = sizeof(float),
-    .microkernel = {[NMLP_DTYPE_F32] = block_f32, [NMLP_DTYPE_Q8] = nmlp_gemm_q8_64, [NMLP_DTYPE_Q4] = nmlp_gemm_q4_64},
+    .microkernel = {[NMLP_DTYPE_F32] = block_f32,
+                    [NMLP_DTYPE_Q8] = nmlp_gemm_q8_64,
+                    [NMLP_DTYPE_Q4] = nmlp_gemm_q4_64,
+                    [NMLP_DTYPE_Q4M] = nmlp_gemm_q4m_64},
     .widen = widen,
 };

@@ -64,12 +64,12 @@ INLINE void sum_of(const nmlp_gemm_microtile *p, nmlp_dtype dtype, extent e) {
     case NMLP_DTYPE_BF16: sum_bf16(p, e); return;
     case NMLP_DTYPE_F16: sum_f16(p, e); return;
     case NMLP_DTYPE_Q8:
-    case NMLP_DTYPE_Q4:  /* gemm_quant_avx512.h */
+    case NMLP_DTYPE_Q4:
+    case NMLP_DTYPE_Q4M: /* gemm_quant_avx512.h */
     case NMLP_DTYPE_FP8: /* packed as bf16 */
     case NMLP_DTYPE_Q6:  /* and these as Q8 */
     case NMLP_DTYPE_Q6M:
-    case NMLP_DTYPE_Q5M:
-    case NMLP_DTYPE_Q4M: return;
+    case NMLP_DTYPE_Q5M: return;
     }
 }
 
@@ -128,7 +128,8 @@ const nmlp_gemm nmlp_gemm_few_avx512 = {
                     [NMLP_DTYPE_BF16] = few_bf16,
                     [NMLP_DTYPE_F16] = few_f16,
                     [NMLP_DTYPE_Q8] = nmlp_gemm_q8_64,
-                    [NMLP_DTYPE_Q4] = nmlp_gemm_q4_64},
+                    [NMLP_DTYPE_Q4] = nmlp_gemm_q4_64,
+                    [NMLP_DTYPE_Q4M] = nmlp_gemm_q4m_64},
 };
 
 const nmlp_gemm nmlp_gemm_narrow_avx512 = {
@@ -140,5 +141,6 @@ const nmlp_gemm nmlp_gemm_narrow_avx512 = {
                     [NMLP_DTYPE_BF16] = narrow_bf16,
                     [NMLP_DTYPE_F16] = narrow_f16,
                     [NMLP_DTYPE_Q8] = nmlp_gemm_q8_32,
-                    [NMLP_DTYPE_Q4] = nmlp_gemm_q4_32},
+                    [NMLP_DTYPE_Q4] = nmlp_gemm_q4_32,
+                    [NMLP_DTYPE_Q4M] = nmlp_gemm_q4m_32},
 };

@@ -13,3 +13,5 @@ void nmlp_gemm_q8_64_avx512vnni(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP
 void nmlp_gemm_q4_64_avx512vnni(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q4, 64); }
 void nmlp_gemm_q8_32_avx512vnni(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q8, 32); }
 void nmlp_gemm_q4_32_avx512vnni(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q4, 32); }
+void nmlp_gemm_q4m_64_avx512vnni(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q4M, 64); }
+void nmlp_gemm_q4m_32_avx512vnni(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q4M, 32); }

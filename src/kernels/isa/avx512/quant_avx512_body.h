@@ -1,6 +1,7 @@
 /* Micro-kernels for quantised weights: int16 activations times 8- or 4-bit codes, summed exactly in int32 over groups
  * of 32 inputs, then added to f32 with the scales. Included by files that define dot_pairs: sum + the products of the
- * two int16 of every word. The kernels of Q4 exist twice, with and without zero points. */
+ * two int16 of every word. The kernels of Q4 exist twice, with and without zero points;
+ * those of Q4M multiply codes by the multipliers of their groups of 16 first. */
 #ifndef NMLP_KERNELS_ISA_AVX512_QUANT_AVX512_BODY_H
 #define NMLP_KERNELS_ISA_AVX512_QUANT_AVX512_BODY_H
 
@@ -51,9 +52,34 @@ INLINE void add_pair(sums *c, const int32_t *a, int pair, const __m512i *codes, 
     }
 }
 
-/* One line of every strip: four inputs of Q8, eight of Q4. */
+/* Q4M: codes are multiplied by the multipliers of their 16 inputs, or, for one row, the sums of 16 inputs are, which
+ * are fewer. Both are exact: the same bits. */
+INLINE bool multiplies_sums(nmlp_dtype dtype, extent e) { return dtype == NMLP_DTYPE_Q4M && e.rows == 1; }
+
+/* Of 16 inputs of every strip; for codes in both halves of the column's word. */
+INLINE void load_multipliers(__m512i *multipliers, const int8_t *from, size_t step, extent e) {
+#pragma GCC unroll 4
+    for (int s = 0; s < e.strips; s++) {
+        const __m128i *bytes = (const __m128i *)(const void *)(from + (size_t)s * step);
+        __m512i words = _mm512_cvtepi8_epi32(_mm_loadu_si128(bytes));
+        bool alone = multiplies_sums(NMLP_DTYPE_Q4M, e);
+        multipliers[s] = alone ? words : _mm512_mask_blend_epi16(0xaaaaaaaau, words, _mm512_slli_epi32(words, 16));
+    }
+}
+
+/* One row, behind the first and the second 16 inputs. */
+INLINE void multiply_sums(sums *c, __m512i *first, const __m512i *multipliers, bool second, extent e) {
+#pragma GCC unroll 4
+    for (int s = 0; s < e.strips; s++) {
+        __m512i product = _mm512_mullo_epi32(c->i[s], multipliers[s]);
+        c->i[s] = second ? _mm512_add_epi32(first[s], product) : _mm512_setzero_si512();
+        if (!second) first[s] = product;
+    }
+}
+
+/* One line of every strip: four inputs of Q8, eight of Q4 and Q4M. */
 INLINE void add_line(sums *c, const int32_t *a, const char *b, size_t step, const char *far, size_t far_step, int line,
-                     nmlp_dtype dtype, extent e) {
+                     const __m512i *multipliers, nmlp_dtype dtype, extent e) {
     __m512i words[STRIPS_MAX];
     __m512i codes[STRIPS_MAX];
 #pragma GCC unroll 4
@@ -73,8 +99,11 @@ INLINE void add_line(sums *c, const int32_t *a, const char *b, size_t step, cons
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
 #pragma GCC unroll 4
-        for (int s = 0; s < e.strips; s++)
+        for (int s = 0; s < e.strips; s++) {
             codes[s] = _mm512_srai_epi16(i < 3 ? _mm512_slli_epi16(words[s], 12 - 4 * i) : words[s], 12);
+            if (dtype == NMLP_DTYPE_Q4M && !multiplies_sums(dtype, e))
+                codes[s] = _mm512_mullo_epi16(codes[s], multipliers[s]);
+        }
         add_pair(c, a, 4 * line + i, codes, e);
     }
 }
@@ -113,7 +142,7 @@ INLINE void sum_strips(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool has_
     const char *a = p->a;
     const char *b = (const char *)p->b + (size_t)strip * p->b_step;
     const char *scales = dtype == NMLP_DTYPE_Q4 ? p->scales + (size_t)strip * p->b_step : NULL;
-    const int8_t *zeros = has_zeros ? p->zeros + (size_t)strip * p->b_step : NULL;
+    const int8_t *per_group = has_zeros || dtype == NMLP_DTYPE_Q4M ? p->per_group + (size_t)strip * p->b_step : NULL;
     const float *x_scales = p->a_scales;
     const int32_t *x_sums = p->a_sums;
     const char *far = b + PREFETCH_BYTES; /* at the end of the strips, the beginning of those that come next */
@@ -121,6 +150,7 @@ INLINE void sum_strips(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool has_
     load_c(&c, p, strip, e);
     for (int64_t k = 0; k < p->k; k += NMLP_PAD) {
         __m512 w_scales[STRIPS_MAX];
+        __m512i multipliers[STRIPS_MAX], first[STRIPS_MAX];
         if (p->ahead && k + PREFETCH_BYTES / NMLP_LINE_BYTES * (NMLP_PAD / n_lines) == p->k) {
             far = p->ahead + (size_t)strip * p->ahead_step;
             far_step = p->ahead_step;
@@ -131,10 +161,15 @@ INLINE void sum_strips(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool has_
                 w_scales[s] = _mm512_cvtph_ps(_mm256_loadu_si256(
                     (const __m256i *)(scales + (size_t)s * p->b_step + k / p->group * NMLP_STRIP * 2)));
         }
-        begin_group(&c, has_zeros ? zeros + k / p->group * NMLP_STRIP : NULL, p->b_step, x_sums, e);
+        begin_group(&c, has_zeros ? per_group + k / p->group * NMLP_STRIP : NULL, p->b_step, x_sums, e);
 #pragma GCC unroll 8
-        for (int line = 0; line < n_lines; line++)
-            add_line(&c, (const int32_t *)(const void *)a, b, p->b_step, far, far_step, line, dtype, e);
+        for (int line = 0; line < n_lines; line++) {
+            if (dtype == NMLP_DTYPE_Q4M && line % 2 == 0)
+                load_multipliers(multipliers, per_group + (k / NMLP_QUANT_MULTIPLIER_GROUP + line / 2) * NMLP_STRIP,
+                                 p->b_step, e);
+            add_line(&c, (const int32_t *)(const void *)a, b, p->b_step, far, far_step, line, multipliers, dtype, e);
+            if (multiplies_sums(dtype, e) && line % 2 == 1) multiply_sums(&c, first, multipliers, line == 3, e);
+        }
         drain(&c, x_scales, w_scales, dtype, e);
         a += p->a_step;
         b += n_lines * NMLP_LINE_BYTES;
@@ -172,7 +207,7 @@ INLINE void sum_rows_of_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype, boo
 
 /* `width` is the gemm's, in floats. */
 INLINE void sum_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int width) {
-    if (dtype == NMLP_DTYPE_Q4 && p->zeros)
+    if (dtype == NMLP_DTYPE_Q4 && p->per_group)
         sum_rows_of_tile(p, dtype, true, width);
     else
         sum_rows_of_tile(p, dtype, false, width);

@@ -34,8 +34,12 @@ static void quant_group(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int64_t 
     const uint16_t *halves = (const uint16_t *)(const void *)p->scales;
     float w_scale = dtype == NMLP_DTYPE_Q4 ? nmlp_f16_to_f32(halves[k / p->group * NMLP_STRIP + column]) : 1.0f;
     int codes[NMLP_PAD];
-    int zero = p->zeros ? p->zeros[k / p->group * NMLP_STRIP + column] : 0;
-    for (int i = 0; i < NMLP_PAD; i++) codes[i] = nmlp_gemm_quant_code(p->b, dtype, k + i, column) - zero;
+    int zero = dtype == NMLP_DTYPE_Q4 && p->per_group ? p->per_group[k / p->group * NMLP_STRIP + column] : 0;
+    for (int i = 0; i < NMLP_PAD; i++) {
+        codes[i] = nmlp_gemm_quant_code(p->b, dtype, k + i, column) - zero;
+        if (dtype == NMLP_DTYPE_Q4M)
+            codes[i] *= p->per_group[(k + i) / NMLP_QUANT_MULTIPLIER_GROUP * NMLP_STRIP + column];
+    }
     for (int row = 0; row < p->rows; row++) {
         int64_t at = k / NMLP_PAD * rows_laid_out + row;
         const int16_t *x = (const int16_t *)p->a + at * NMLP_PAD;
@@ -53,6 +57,7 @@ static void quant_rows(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
 
 static void block_q8(const nmlp_gemm_microtile *p) { quant_rows(p, NMLP_DTYPE_Q8); }
 static void block_q4(const nmlp_gemm_microtile *p) { quant_rows(p, NMLP_DTYPE_Q4); }
+static void block_q4m(const nmlp_gemm_microtile *p) { quant_rows(p, NMLP_DTYPE_Q4M); }
 
 static void widen_pairs(float *dst, const uint16_t *src, int64_t n) {
     for (int64_t i = 0; i < n; i += 2 * NMLP_STRIP)
@@ -73,6 +78,9 @@ const nmlp_gemm nmlp_gemm_ref = {
     .mr = MR,
     .strips = 1,
     .elem_bytes = sizeof(float),
-    .microkernel = {[NMLP_DTYPE_F32] = block_f32, [NMLP_DTYPE_Q8] = block_q8, [NMLP_DTYPE_Q4] = block_q4},
+    .microkernel = {[NMLP_DTYPE_F32] = block_f32,
+                    [NMLP_DTYPE_Q8] = block_q8,
+                    [NMLP_DTYPE_Q4] = block_q4,
+                    [NMLP_DTYPE_Q4M] = block_q4m},
     .widen = widen,
 };
