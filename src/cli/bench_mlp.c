@@ -84,7 +84,8 @@ static nmlp_status parse_types(struct request *rq, const char *list, nmlp_err *e
         const nmlp_bench_weight_type *type = nmlp_bench_weight_type_of(name);
         if (!type || o->n_types == TYPES_MAX)
             return nmlp_fail(err, NMLP_E_ARG,
-                             "--dtype: \"%s\" is not f32, bf16, q8, q4, q4-64, q4z, q4z-64 or q4m, or one too many", name);
+                             "--dtype: \"%s\" is not f32, bf16, q8, q4, q4-64, q4z, q4z-64 or q4m, or one too many",
+                             name);
         rq->types[o->n_types++] = *type;
     }
     return NMLP_OK;
