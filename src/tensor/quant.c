@@ -148,17 +148,22 @@ static float squared_error(const float *w, int64_t n, float scale, nmlp_dtype dt
     return sum;
 }
 
-/* The one that puts the largest of a group at the lowest code, or one beside it. `step` is that of multipliers. */
+/* The best of those that put the largest of a group at one end of the codes or the other, and of their neighbours.
+ * `step` is that of multipliers. */
 static int nearest_multiplier(const float *w, int64_t n, float step, nmlp_dtype dtype) {
     const int lowest = nmlp_quant_multiplier_lowest(dtype), highest = nmlp_quant_multiplier_highest(dtype);
-    int ideal = nearest(peak_of(w, n) / (float)nmlp_quant_lowest(dtype), step, lowest, highest), best = 1;
-    float least = INFINITY;
-    for (int m = ideal - 1; m <= ideal + 1; m++) {
-        if (m == 0 || m < lowest || m > highest) continue;
-        float error = squared_error(w, n, step * (float)m, dtype);
-        if (!(error < least)) continue;
-        least = error;
-        best = m;
+    const int ends[] = {nmlp_quant_lowest(dtype), nmlp_quant_highest(dtype)};
+    float least = INFINITY, peak = peak_of(w, n);
+    int best = 1;
+    for (int end = 0; end < 2; end++) {
+        int ideal = nearest(peak / (float)ends[end], step, lowest, highest);
+        for (int m = ideal - 1; m <= ideal + 1; m++) {
+            if (m == 0 || m < lowest || m > highest) continue;
+            float error = squared_error(w, n, step * (float)m, dtype);
+            if (!(error < least)) continue;
+            least = error;
+            best = m;
+        }
     }
     return best;
 }
