@@ -97,6 +97,24 @@ static void trial_remove(void *ctx, int64_t l) {
     nmlp_quant_stand_in_remove(&p->stand_in);
 }
 
+/* The embedding has the format of the head, and is the same matrix in many models. */
+static nmlp_status measure_embedding(const nmlp_quant_probe *b, const float *rounded_head, double *kl, nmlp_err *err) {
+    const nmlp_model *m = nmlp_engine_model(b->engine);
+    float *wide = NULL;
+    double error;
+    nmlp_loss loss;
+    nmlp_status st = NMLP_OK;
+    if (m->embedding.data != m->lm_head.data) {
+        NMLP_TRY(round_nearest(&wide, &error, &m->embedding, PROBE, nmlp_engine_pool(b->engine), err));
+        rounded_head = wide;
+    }
+    NMLP_TRY(nmlp_heldout_measure_embedding(b->heldout, b->engine, rounded_head, b->heldout->n_probe, &loss, err));
+    *kl = fmax(loss.kl, 0);
+out:
+    nmlp_mem_free(wide);
+    return st;
+}
+
 static nmlp_status measure_head(const nmlp_quant_probe *b, double *kl, nmlp_err *err) {
     const nmlp_model *m = nmlp_engine_model(b->engine);
     nmlp_pool *pool = nmlp_engine_pool(b->engine);
@@ -112,7 +130,8 @@ static nmlp_status measure_head(const nmlp_quant_probe *b, double *kl, nmlp_err 
     NMLP_TRY(nmlp_kernels_select(&kernels, nmlp_cpu_get(), nmlp_engine_isa(b->engine), err));
     NMLP_TRY(nmlp_linear_create(&head, kernels, &view, &no_bias, pool, err));
     NMLP_TRY(nmlp_heldout_score_head(b->heldout, b->engine, head, &loss, err));
-    *kl = loss.kl;
+    NMLP_TRY(measure_embedding(b, wide, kl, err));
+    *kl += loss.kl;
 out:
     nmlp_linear_destroy(head);
     nmlp_mem_free(wide);

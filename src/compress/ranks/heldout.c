@@ -279,7 +279,21 @@ static nmlp_status run_changed(const nmlp_heldout *h, const nmlp_engine *engine,
     return st;
 }
 
-/* Windows first..first+n-1, into the scorer. */
+/* Windows first..first+n-1, whose inputs of the first layer to run are in `rows`, into the scorer. */
+static nmlp_status run_and_score(struct scorer *s, int64_t from_layer, int64_t first, int64_t n,
+                                 const nmlp_mlp_overrides *in, float *rows, nmlp_err *err) {
+    const nmlp_heldout *h = s->heldout;
+    for (int64_t l = from_layer; l < h->n_layers; l++) {
+        if (in && in->changes(in->ctx, l)) {
+            NMLP_RETURN_IF_FAILED(run_changed(h, s->engine, in, l, rows, n, err));
+        } else {
+            NMLP_RETURN_IF_FAILED(run_windows(s, l, rows, n, err));
+        }
+    }
+    for (int64_t i = 0; i < n; i++) score_window(s, first + i, rows + i * h->windows->context * h->hidden);
+    return NMLP_OK;
+}
+
 static nmlp_status measure_windows(struct scorer *s, int64_t from_layer, int64_t first, int64_t n,
                                    const nmlp_mlp_overrides *in, nmlp_err *err) {
     const nmlp_heldout *h = s->heldout;
@@ -294,14 +308,7 @@ static nmlp_status measure_windows(struct scorer *s, int64_t from_layer, int64_t
     } else {
         NMLP_TRY(nmlp_session_embed(s->session, w->ids + w->n_calib * w->context + begin, n * w->context, rows, err));
     }
-    for (int64_t l = from_layer; l < h->n_layers; l++) {
-        if (in && in->changes(in->ctx, l)) {
-            NMLP_TRY(run_changed(h, s->engine, in, l, rows, n, err));
-        } else {
-            NMLP_TRY(run_windows(s, l, rows, n, err));
-        }
-    }
-    for (int64_t i = 0; i < n; i++) score_window(s, first + i, rows + i * w->context * h->hidden);
+    st = run_and_score(s, from_layer, first, n, in, rows, err);
 out:
     nmlp_mem_free(rows);
     return st;
@@ -319,6 +326,30 @@ nmlp_status nmlp_heldout_measure(const nmlp_heldout *h, const nmlp_engine *engin
 out:
     nmlp_compress_times_enter(h->times, before);
     scorer_close(&s);
+    return st;
+}
+
+nmlp_status nmlp_heldout_measure_embedding(const nmlp_heldout *h, const nmlp_engine *engine, const float *table,
+                                           int64_t n_windows, nmlp_loss *loss, nmlp_err *err) {
+    const nmlp_calib_windows *w = h->windows;
+    struct scorer s = {0};
+    nmlp_status st = NMLP_OK;
+    n_windows = nmlp_min(n_windows, w->n_heldout);
+    int64_t n_rows = n_windows * w->context;
+    const int32_t *ids = w->ids + w->n_calib * w->context;
+    float scale = (float)nmlp_engine_model(engine)->config.embedding_scale;
+    float *rows = nmlp_mem_new((size_t)(n_rows * h->hidden), sizeof *rows, err);
+    if (!rows) return NMLP_E_NOMEM;
+    nmlp_compress_work before = nmlp_compress_times_enter(h->times, NMLP_COMPRESS_WORK_FORWARD);
+    for (int64_t i = 0; i < n_rows; i++)
+        for (int64_t j = 0; j < h->hidden; j++) rows[i * h->hidden + j] = scale * table[ids[i] * h->hidden + j];
+    NMLP_TRY(scorer_open(&s, h, engine, err));
+    NMLP_TRY(run_and_score(&s, 0, 0, n_windows, NULL, rows, err));
+    *loss = scorer_loss(&s, n_windows);
+out:
+    nmlp_compress_times_enter(h->times, before);
+    scorer_close(&s);
+    nmlp_mem_free(rows);
     return st;
 }
 

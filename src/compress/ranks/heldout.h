@@ -54,6 +54,10 @@ typedef struct nmlp_mlp_overrides {
     void (*remove)(void *ctx, int64_t layer);                        /* out again; also after a failed install */
 } nmlp_mlp_overrides;
 
+/* Loss with another embedding, table [V,H], in front of the engine's layers, on the first n_windows windows. */
+nmlp_status nmlp_heldout_measure_embedding(const nmlp_heldout *heldout, const nmlp_engine *engine, const float *table,
+                                           int64_t n_windows, nmlp_loss *loss, nmlp_err *err);
+
 /* Loss of the engine with these overrides (NULL: as it is) on the first n_windows windows. Layers below `from_layer`
  * must be dense; with from_layer above 0, n_windows is at most n_probe. */
 nmlp_status nmlp_heldout_measure(const nmlp_heldout *heldout, const nmlp_engine *engine, int64_t from_layer,

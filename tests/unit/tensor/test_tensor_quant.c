@@ -50,7 +50,7 @@ static void multipliers_are_near_the_best(void **state) {
     for (int t = 0; t < 3; t++) {
         nmlp_guarded guarded;
         int8_t multipliers[GROUPS];
-        float w[K], back[K], scale, *random = nmlp_test_floats(40 * K, 3);
+        float w[K], back[K], scale = 0, *random = nmlp_test_floats(40 * K, 3);
         nmlp_view view = nmlp_quant_view_multiplied(NULL, types[t], &scale, multipliers, 1, K);
         double ours = 0, best = 0;
         view.data = nmlp_guard_end(&guarded, nmlp_view_bytes(&view));
