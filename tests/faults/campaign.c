@@ -211,7 +211,7 @@ static void prepare(job *j) {
     /* Their times are rounded: equal in two runs, another in the third. */
     static const char timed[] =
         "compress,compress-over,compress-threads,compress-train,emit-package,fit,plan,predict,quantize,quantize-budget,"
-        "recover";
+        "recover,optimize,budget";
     j->exact = j->want.out == again->out && !fault_is_listed(timed, j->c->name);
     if (WIFEXITED(j->want.status) && WEXITSTATUS(j->want.status) == 0 && (is_loose(j) || same_tree(&j->want, again)))
         return;
