@@ -1,11 +1,10 @@
-#include "compress/quantize/gptq.h"
+#include "compress/quantize/gptq_internal.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/ints.h"
 #include "base/mem.h"
-#include "compress/quantize/quant_scales.h"
 #include "linalg/linalg.h"
 #include "tensor/quant.h"
 
@@ -94,71 +93,28 @@ void nmlp_gptq_fini(nmlp_gptq *g) {
 
 /* ---- rows ---- */
 
-/* Some rows at a time, as one thread works on them; columns as stored unless said otherwise. */
-struct rows {
-    float *w;        /* [rows, K] in the order of rounding */
-    float *errors;   /* [rows, K] w - q in that order */
-    float *target;   /* [rows, BLOCK] what the errors of earlier columns add */
-    float *codes;    /* [rows, K] */
-    float *scales;   /* [rows, groups] */
-    float *steps;    /* [rows] of the scales of types with multipliers */
-    float *zeros;    /* [rows, groups] zero points; `codes` are without them */
-    float *ones;     /* [K] C times the ones of a group */
-    float *residual; /* [rows, K] w - q */
-    float *gradient; /* [rows, K] C (w - q) */
-    float *seen;     /* [rows, K] C times the codes of a group */
-};
-
-struct rounding {
-    const nmlp_gptq *gptq;
-    const float *w; /* [N,K] */
-    const nmlp_view *out;
-    int64_t group, n_groups;
-    bool has_zeros;
-    float lowest, highest;
-    float *importance; /* [K] diagonal of C */
-    struct rows *rows; /* [threads] */
-    bool wants_loss;
-    double *loss; /* [tasks] */
-};
-
-static int64_t floats_of_rows(const struct rounding *r) {
+static int64_t floats_of_rows(const nmlp_gptq_rounding *r) {
     int64_t k = r->gptq->n;
     return ROWS_PER_TASK * (6 * k + BLOCK + 2 * r->n_groups + 1) + k;
 }
 
-static void cut_rows(struct rows *s, const struct rounding *r, float *at) {
+static void cut_rows(nmlp_gptq_rows *s, const nmlp_gptq_rounding *r, float *at) {
     int64_t wide = ROWS_PER_TASK * r->gptq->n;
-    *s = (struct rows){.w = at,
-                       .errors = at + wide,
-                       .codes = at + 2 * wide,
-                       .residual = at + 3 * wide,
-                       .gradient = at + 4 * wide,
-                       .seen = at + 5 * wide,
-                       .target = at + 6 * wide,
-                       .scales = at + 6 * wide + ROWS_PER_TASK * BLOCK};
+    *s = (nmlp_gptq_rows){.w = at,
+                          .errors = at + wide,
+                          .codes = at + 2 * wide,
+                          .residual = at + 3 * wide,
+                          .gradient = at + 4 * wide,
+                          .seen = at + 5 * wide,
+                          .target = at + 6 * wide,
+                          .scales = at + 6 * wide + ROWS_PER_TASK * BLOCK};
     s->zeros = s->scales + ROWS_PER_TASK * r->n_groups;
     s->ones = s->zeros + ROWS_PER_TASK * r->n_groups;
     s->steps = s->ones + r->gptq->n;
 }
 
-/* The nearest scale that row i may have; 0 for one whose multiplier would be 0. */
-static float round_scale(const struct rounding *r, const struct rows *s, int64_t i, float scale) {
-    if (r->out->dtype == NMLP_DTYPE_Q4) return nmlp_f16_to_f32(nmlp_f32_to_f16(scale));
-    if (!nmlp_quant_has_multipliers(r->out->dtype)) return scale;
-    float lowest = (float)nmlp_quant_multiplier_lowest(r->out->dtype);
-    float highest = (float)nmlp_quant_multiplier_highest(r->out->dtype);
-    return s->steps[i] != 0 ? nmlp_quant_code(scale, 1.0f / s->steps[i], lowest, highest) * s->steps[i] : 0;
-}
-
-/* The nearest code to w / scale. */
-static float code_near(const struct rounding *r, float w, float inverse, float zero) {
-    if (r->out->dtype == NMLP_DTYPE_FP8) return nmlp_fp8_round(w * inverse);
-    return nmlp_quant_code(w, inverse, r->lowest - zero, r->highest - zero);
-}
-
 /* Of n weights with importances h. */
-static float search_scale(const struct rounding *r, const float *w, const float *h, int64_t n, float *zero) {
+static float search_scale(const nmlp_gptq_rounding *r, const float *w, const float *h, int64_t n, float *zero) {
     int found = 0;
     *zero = 0;
     if (r->out->dtype == NMLP_DTYPE_Q8) return nmlp_quant_search_q8(w, h, n);
@@ -171,7 +127,7 @@ static float search_scale(const struct rounding *r, const float *w, const float 
 }
 
 /* Of a type with multipliers. */
-static void search_row(const struct rounding *r, struct rows *s, const float *w, int64_t i) {
+static void search_row(const nmlp_gptq_rounding *r, nmlp_gptq_rows *s, const float *w, int64_t i) {
     nmlp_dtype dtype = r->out->dtype;
     nmlp_quant_multiplied format = {.lowest = r->lowest,
                                     .highest = r->highest,
@@ -186,7 +142,7 @@ static void search_row(const struct rounding *r, struct rows *s, const float *w,
     }
 }
 
-static void search_scales(const struct rounding *r, struct rows *s, const float *w, int64_t n_rows) {
+static void search_scales(const nmlp_gptq_rounding *r, nmlp_gptq_rows *s, const float *w, int64_t n_rows) {
     int64_t k = r->gptq->n;
     for (int64_t i = 0; i < n_rows; i++) {
         if (nmlp_quant_has_multipliers(r->out->dtype)) {
@@ -201,13 +157,14 @@ static void search_scales(const struct rounding *r, struct rows *s, const float 
 }
 
 /* One column of one row; what its error adds to the columns of the block behind it goes to `target`. */
-static void round_column(const struct rounding *r, struct rows *s, int64_t i, int64_t at, int64_t first, int64_t end) {
+static void round_column(const nmlp_gptq_rounding *r, nmlp_gptq_rows *s, int64_t i, int64_t at, int64_t first,
+                         int64_t end) {
     const nmlp_gptq *g = r->gptq;
     int64_t k = g->n, column = g->order[at];
     float *target = s->target + i * BLOCK;
     int64_t in = i * r->n_groups + column / r->group;
     float scale = s->scales[in], zero = s->zeros[in], w = s->w[i * k + at];
-    float code = scale != 0 ? code_near(r, w + target[at - first], 1.0f / scale, zero) : 0;
+    float code = scale != 0 ? nmlp_gptq_code(r, w + target[at - first], 1.0f / scale, zero) : 0;
     float error = w - code * scale;
     const float *feedback = g->feedback + at * k;
     s->codes[i * k + column] = code;
@@ -215,7 +172,7 @@ static void round_column(const struct rounding *r, struct rows *s, int64_t i, in
     for (int64_t j = at + 1; j < end; j++) target[j - first] += error * feedback[j];
 }
 
-static void round_rows(const struct rounding *r, struct rows *s, int64_t n_rows) {
+static void round_rows(const nmlp_gptq_rounding *r, nmlp_gptq_rows *s, int64_t n_rows) {
     const nmlp_gptq *g = r->gptq;
     for (int64_t first = 0; first < g->n; first += BLOCK) {
         int64_t end = nmlp_min(first + BLOCK, g->n);
@@ -229,121 +186,7 @@ static void round_rows(const struct rounding *r, struct rows *s, int64_t n_rows)
     }
 }
 
-/* residual and gradient of the codes as they are. */
-static void measure_rows(const struct rounding *r, struct rows *s, const float *w, int64_t n_rows) {
-    int64_t k = r->gptq->n;
-    for (int64_t i = 0; i < n_rows; i++)
-        for (int64_t j = 0; j < k; j++)
-            s->residual[i * k + j] = w[i * k + j] - s->codes[i * k + j] * s->scales[i * r->n_groups + j / r->group];
-    nmlp_linalg_gemm_f32_strided(n_rows, k, k, s->residual, k, r->gptq->moments, k, s->gradient, k);
-}
-
-static void add_scaled(float *y, const float *x, float a, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
-}
-
-static float dot(const float *x, const float *y, int64_t n) {
-    float sum[8] = {0}, rest = 0;
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int k = 0; k < 8; k++) sum[k] += x[i + k] * y[i + k];
-    for (; i < n; i++) rest += x[i] * y[i];
-    return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7])) + rest;
-}
-
-/* Zero points of a group moved by one where that helps, with all codes as they are: every weight of the group moves by
- * its scale. */
-static void improve_zeros(const struct rounding *r, struct rows *s, int64_t g, int64_t n_rows) {
-    int64_t k = r->gptq->n, first = g * r->group, n = nmlp_min(r->group, k - first);
-    float curvature = 0;
-    memset(s->ones, 0, (size_t)k * sizeof *s->ones);
-    for (int64_t j = first; j < first + n; j++) add_scaled(s->ones, r->gptq->moments + j * k, 1, k);
-    for (int64_t j = first; j < first + n; j++) curvature += s->ones[j];
-    if (!(curvature > 0)) return;
-    for (int64_t i = 0; i < n_rows; i++) {
-        float scale = s->scales[i * r->n_groups + g], *zero = &s->zeros[i * r->n_groups + g], slope = 0;
-        for (int64_t j = first; j < first + n; j++) slope += s->gradient[i * k + j];
-        float step = scale > 0 ? slope / (curvature * scale) : 0;
-        float move = step > 0.5f ? 1.0f : step < -0.5f ? -1.0f : 0.0f;
-        if (move == 0 || *zero - move < r->lowest || *zero - move > r->highest) continue;
-        *zero -= move;
-        for (int64_t j = first; j < first + n; j++) {
-            s->codes[i * k + j] += move;
-            s->residual[i * k + j] -= move * scale;
-        }
-        add_scaled(s->gradient + i * k, s->ones, -move * scale, k);
-    }
-}
-
-/* The best scale of every group in turn, with all codes as they are. What a step changes of the gradients of all rows
- * is one product for a group. */
-static void improve_scales(const struct rounding *r, struct rows *s, int64_t n_rows) {
-    int64_t k = r->gptq->n;
-    for (int64_t g = 0; g < r->n_groups; g++) {
-        int64_t first = g * r->group, n = nmlp_min(r->group, k - first);
-        nmlp_linalg_gemm_f32_strided(n_rows, k, n, s->codes + first, k, r->gptq->moments + first * k, k, s->seen, k);
-        for (int64_t i = 0; i < n_rows; i++) {
-            const float *codes = s->codes + i * k + first, *seen = s->seen + i * k;
-            float slope = dot(codes, s->gradient + i * k + first, n), curvature = dot(codes, seen + first, n);
-            if (!(curvature > 0)) continue;
-            float *scale = &s->scales[i * r->n_groups + g];
-            float next = round_scale(r, s, i, *scale + slope / curvature), step = next - *scale;
-            if (step == 0 || !isfinite(next) || next == 0) continue;
-            *scale = next;
-            add_scaled(s->residual + i * k + first, codes, -step, n);
-            add_scaled(s->gradient + i * k, seen, -step, k);
-        }
-        if (r->has_zeros) improve_zeros(r, s, g, n_rows);
-    }
-}
-
-/* The best step of every row, with codes and multipliers as they are. */
-static void improve_steps(const struct rounding *r, struct rows *s, int64_t n_rows) {
-    int64_t k = r->gptq->n;
-    float *multiplied = s->errors; /* codes times multipliers; errors are not needed any more */
-    for (int64_t i = 0; i < n_rows; i++)
-        for (int64_t j = 0; j < k; j++) {
-            float scale = s->scales[i * r->n_groups + j / r->group];
-            multiplied[i * k + j] = s->steps[i] != 0 ? s->codes[i * k + j] * nearbyintf(scale / s->steps[i]) : 0;
-        }
-    nmlp_linalg_gemm_f32_strided(n_rows, k, k, multiplied, k, r->gptq->moments, k, s->seen, k);
-    for (int64_t i = 0; i < n_rows; i++) {
-        const float *of_row = multiplied + i * k, *seen = s->seen + i * k;
-        float slope = dot(of_row, s->gradient + i * k, k), curvature = dot(of_row, seen, k);
-        float next = curvature > 0 ? s->steps[i] + slope / curvature : 0;
-        if (next == 0 || !isfinite(next)) continue;
-        float change = next - s->steps[i];
-        for (int64_t g = 0; g < r->n_groups; g++) {
-            float *scale = &s->scales[i * r->n_groups + g];
-            *scale = nearbyintf(*scale / s->steps[i]) * next;
-        }
-        s->steps[i] = next;
-        add_scaled(s->residual + i * k, of_row, -change, k);
-        add_scaled(s->gradient + i * k, seen, -change, k);
-    }
-}
-
-/* The best code of every column in turn, with everything else as it is. */
-static void improve_codes(const struct rounding *r, struct rows *s, int64_t i) {
-    const nmlp_gptq *g = r->gptq;
-    int64_t k = g->n;
-    float *codes = s->codes + i * k, *residual = s->residual + i * k, *gradient = s->gradient + i * k;
-    for (int64_t at = 0; at < k; at++) {
-        int64_t column = g->order[at];
-        float scale = s->scales[i * r->n_groups + column / r->group];
-        float zero = s->zeros[i * r->n_groups + column / r->group];
-        if (scale == 0) continue;
-        float step = gradient[column] / (g->moments[column * k + column] * scale);
-        float code = code_near(r, codes[column] + step, 1.0f, zero);
-        if (code == codes[column]) continue;
-        float change = (code - codes[column]) * scale;
-        codes[column] = code;
-        residual[column] -= change;
-        add_scaled(gradient, g->moments + column * k, -change, k);
-    }
-}
-
-static void store_groups(const struct rounding *r, const struct rows *s, int64_t i, int64_t row) {
+static void store_groups(const nmlp_gptq_rounding *r, const nmlp_gptq_rows *s, int64_t i, int64_t row) {
     uint16_t *scales = (uint16_t *)(uintptr_t)r->out->scales + row * r->n_groups;
     int8_t *zeros = (int8_t *)(uintptr_t)r->out->per_group;
     for (int64_t g = 0; g < r->n_groups; g++) {
@@ -352,7 +195,7 @@ static void store_groups(const struct rounding *r, const struct rows *s, int64_t
     }
 }
 
-static void store_multipliers(const struct rounding *r, const struct rows *s, int64_t i, int64_t row) {
+static void store_multipliers(const nmlp_gptq_rounding *r, const nmlp_gptq_rows *s, int64_t i, int64_t row) {
     int8_t *multipliers = (int8_t *)(uintptr_t)r->out->per_group + row * r->n_groups;
     float step = s->steps[i];
     for (int64_t g = 0; g < r->n_groups; g++)
@@ -367,7 +210,7 @@ static void store_code(nmlp_dtype dtype, void *row, int64_t j, float code) {
         ((uint8_t *)row)[j] = dtype == NMLP_DTYPE_FP8 ? nmlp_fp8_from_rounded(code) : (uint8_t)(int8_t)code;
 }
 
-static void store_rows(const struct rounding *r, const struct rows *s, int64_t first, int64_t n_rows) {
+static void store_rows(const nmlp_gptq_rounding *r, const nmlp_gptq_rows *s, int64_t first, int64_t n_rows) {
     int64_t k = r->gptq->n;
     for (int64_t i = 0; i < n_rows; i++) {
         const float *codes = s->codes + i * k;
@@ -388,15 +231,15 @@ static void store_rows(const struct rounding *r, const struct rows *s, int64_t f
     }
 }
 
-static double loss_of_rows(const struct rounding *r, const struct rows *s, int64_t n_rows) {
+static double loss_of_rows(const nmlp_gptq_rounding *r, const nmlp_gptq_rows *s, int64_t n_rows) {
     double sum = 0;
     for (int64_t i = 0; i < n_rows * r->gptq->n; i++) sum += (double)s->residual[i] * (double)s->gradient[i];
     return sum;
 }
 
 static void round_tasks(void *ctx, int64_t begin, int64_t end, int thread) {
-    const struct rounding *r = ctx;
-    struct rows *s = &r->rows[thread];
+    const nmlp_gptq_rounding *r = ctx;
+    nmlp_gptq_rows *s = &r->rows[thread];
     int64_t k = r->gptq->n;
     for (int64_t task = begin; task < end; task++) {
         int64_t first = task * ROWS_PER_TASK, n_rows = nmlp_min(ROWS_PER_TASK, r->out->shape[0] - first);
@@ -405,14 +248,10 @@ static void round_tasks(void *ctx, int64_t begin, int64_t end, int thread) {
             for (int64_t at = 0; at < k; at++) s->w[i * k + at] = w[i * k + r->gptq->order[at]];
         search_scales(r, s, w, n_rows);
         round_rows(r, s, n_rows);
-        if (r->gptq->sweeps > 0) measure_rows(r, s, w, n_rows);
-        for (int sweep = 0; sweep < r->gptq->sweeps; sweep++) {
-            improve_scales(r, s, n_rows);
-            if (nmlp_quant_has_multipliers(r->out->dtype)) improve_steps(r, s, n_rows);
-            for (int64_t i = 0; i < n_rows; i++) improve_codes(r, s, i);
-        }
+        if (r->gptq->sweeps > 0) nmlp_gptq_measure_rows(r, s, w, n_rows);
+        for (int sweep = 0; sweep < r->gptq->sweeps; sweep++) nmlp_gptq_sweep(r, s, n_rows);
         if (r->wants_loss) {
-            measure_rows(r, s, w, n_rows);
+            nmlp_gptq_measure_rows(r, s, w, n_rows);
             r->loss[task] = loss_of_rows(r, s, n_rows);
         }
         store_rows(r, s, first, n_rows);
@@ -420,8 +259,8 @@ static void round_tasks(void *ctx, int64_t begin, int64_t end, int thread) {
 }
 
 static void loss_tasks(void *ctx, int64_t begin, int64_t end, int thread) {
-    const struct rounding *r = ctx;
-    struct rows *s = &r->rows[thread];
+    const nmlp_gptq_rounding *r = ctx;
+    nmlp_gptq_rows *s = &r->rows[thread];
     int64_t k = r->gptq->n;
     for (int64_t task = begin; task < end; task++) {
         int64_t first = task * ROWS_PER_TASK, n_rows = nmlp_min(ROWS_PER_TASK, r->out->shape[0] - first);
@@ -434,7 +273,7 @@ static void loss_tasks(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-static nmlp_status run_tasks(struct rounding *r, nmlp_pool_range *run, double *loss, nmlp_err *err) {
+static nmlp_status run_tasks(nmlp_gptq_rounding *r, nmlp_pool_range *run, double *loss, nmlp_err *err) {
     const nmlp_gptq *g = r->gptq;
     int n_threads = nmlp_pool_threads(g->pool);
     int64_t n_tasks = (r->out->shape[0] + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
@@ -464,11 +303,11 @@ static nmlp_status run_tasks(struct rounding *r, nmlp_pool_range *run, double *l
 }
 
 nmlp_status nmlp_gptq_round(const nmlp_gptq *gptq, const float *w, const nmlp_view *out, double *loss, nmlp_err *err) {
-    struct rounding r = {.gptq = gptq, .w = w, .out = out, .wants_loss = loss != NULL};
+    nmlp_gptq_rounding r = {.gptq = gptq, .w = w, .out = out, .wants_loss = loss != NULL};
     return run_tasks(&r, round_tasks, loss, err);
 }
 
 nmlp_status nmlp_gptq_loss(const nmlp_gptq *gptq, const float *w, const nmlp_view *q, double *loss, nmlp_err *err) {
-    struct rounding r = {.gptq = gptq, .w = w, .out = q};
+    nmlp_gptq_rounding r = {.gptq = gptq, .w = w, .out = q};
     return run_tasks(&r, loss_tasks, loss, err);
 }
