@@ -3,7 +3,7 @@
 # job ends by itself and leaves no half output; recover with --resume on as many processes writes the bytes of an
 # undisturbed run, eval gives its numbers on any number of them.
 . "$2/tests/lib/mpi.sh"
-processes=4 kills=${NMLP_TEST_KILLS:-6} # of each; 20 take five minutes
+processes=4 kills=${NMLP_TEST_KILLS:-3} # of each; 20 take five minutes
 now_ms() { date +%s%3N; }
 head -c 8000 "$tiny/calib.txt" >"$work/text"
 cat >"$work/recover" <<END
