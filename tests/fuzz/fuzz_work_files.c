@@ -280,8 +280,8 @@ static const struct kind {
     {"NMLPNST5", write_mlp_factors, try_factors},
     {"NMLPLAY3", write_mlp, try_mlp},
     {"NMLPLAY3", write_joint_mlp, try_joint_mlp},
-    {"NMLPQNT3", write_quantised, try_quantised},
-    {"NMLPQPL3", write_formats, try_formats},
+    {"NMLPQNT4", write_quantised, try_quantised},
+    {"NMLPQPL4", write_formats, try_formats},
     {"NMLPLAY3", write_attention, try_attention},
     {"NMLPNST5", write_attention_factors, try_factors},
 };

@@ -28,7 +28,7 @@ for page in ${RECIPES:-docs/recipes/*.md}; do
     sed "s#/tmp/#$work/#g; s/--device cuda/--device $gpu/; s/\b808[0-9]\b/$port/g; s/--steps 200/--steps 2 --batch 2 --ctx 64 --heldout 2/
          s/--max-tokens [0-9]*/--max-tokens 256 --ctx 64/; s/--rounds 3/--rounds 1/
          s/^neuronmlp compress .*--ratio 0.2/& --calib-tokens 512 --heldout 128 --rounds 0 --ctx 64/
-         s/^neuronmlp quantize .*--format q[48]/& --calib-tokens 512 --heldout 128 --ctx 64/" "$work/recipe" >"$work/here"
+         s/^neuronmlp quantize .*--format q[48]m\{0,1\}/& --calib-tokens 512 --heldout 128 --ctx 64/" "$work/recipe" >"$work/here"
     sh -e "$work/here" >"$work/out" 2>"$work/err" </dev/null || fail "$page: $(tail -n 5 "$work/out" "$work/err")"
     case $name in
         laptop) grep -q '"object":"text_completion"' "$work/out" || fail "$page: no completion" ;;
