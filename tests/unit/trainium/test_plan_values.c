@@ -17,6 +17,15 @@ static nmlp_status simulate_cost(void *ctx, const nmlp_program *program, const n
     return NMLP_OK;
 }
 
+/* Of n random plans: sanitizers take ten times as long. */
+static int some_of(int n) {
+#ifdef NMLP_SANITIZED
+    return n / 3;
+#else
+    return n;
+#endif
+}
+
 static int64_t odd_size(nmlp_rng *rng, int64_t most) {
     static const int64_t edges[] = {1, 2, 127, 128, 129, 255, 256, 257, 511, 512, 513};
     if (nmlp_rng_below(rng, 3) == 0) return edges[nmlp_rng_below(rng, 11)];
@@ -135,7 +144,7 @@ static void mixed_mlps_match_float64_at_random_shapes_and_ranks(void **state) {
     (void)state;
     nmlp_rng rng;
     nmlp_rng_seed(&rng, 21);
-    for (int i = 0; i < 200; i++) check_random_mixed_plan(&rng);
+    for (int i = 0; i < some_of(200); i++) check_random_mixed_plan(&rng);
 }
 
 /* Weights in fp8, ranks of all kinds: scales that differ from output to output are applied where they belong. */
@@ -143,7 +152,7 @@ static void fp8_mlps_match_float64_at_random_shapes_and_ranks(void **state) {
     (void)state;
     nmlp_rng rng;
     nmlp_rng_seed(&rng, 22);
-    for (int i = 0; i < 80; i++) {
+    for (int i = 0; i < some_of(80); i++) {
         nmlp_tiling fix = {0};
         int64_t rank[3];
         for (int k = 0; k < 3; k++) rank[k] = nmlp_rng_below(&rng, 3) == 0 ? 0 : odd_size(&rng, 300);
@@ -165,7 +174,7 @@ static void turned_results_match_float64_at_random_shapes(void **state) {
     (void)state;
     nmlp_rng rng;
     nmlp_rng_seed(&rng, 23);
-    for (int i = 0; i < 120; i++) {
+    for (int i = 0; i < some_of(120); i++) {
         nmlp_err err = {0};
         nmlp_tiling fix = {0};
         int64_t rank[3];
@@ -227,7 +236,7 @@ static void planned_kernels_match_float64_at_random_shapes(void **state) {
     (void)state;
     nmlp_rng rng;
     nmlp_rng_seed(&rng, 20);
-    for (int i = 0; i < 300; i++) check_random_plan(&rng);
+    for (int i = 0; i < some_of(300); i++) check_random_plan(&rng);
 }
 
 /* Every element has its own place inside the tensor, and comes back. */
