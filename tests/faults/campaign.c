@@ -355,16 +355,30 @@ static const char *work_place(void) {
     return room ? "/dev/shm" : "/tmp";
 }
 
+/* Runs begin in folders of their own, so names given here must hold from anywhere. */
+static const char *absolute(const char *path) {
+    char *whole = realpath(path, NULL);
+    if (whole) return whole;
+    perror(path);
+    exit(2);
+}
+
+static bool is_case(const char *name) {
+    for (size_t i = 0; i < fault_n_cases; i++)
+        if (strcmp(fault_cases[i].name, name) == 0) return true;
+    return false;
+}
+
 int main(int argc, char **argv) {
     if (argc > 3 && strcmp(argv[1], "@serve") == 0) return fault_serve(argv[2], argv + 3);
     if (argc < 3) return 2;
-    fault_inputs in = {.program = argv[1]};
+    fault_inputs in = {.program = absolute(argv[1])};
     const char *classes = NULL, *only = NULL, *skip = "";
     bool kill = false, sync = false, good = true;
     call_limits limits = {0};
     double minutes = 0;
     for (int i = 3; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--preload") == 0) in.preload = argv[i + 1];
+        if (strcmp(argv[i], "--preload") == 0) in.preload = absolute(argv[i + 1]);
         if (strcmp(argv[i], "--class") == 0) classes = argv[i + 1];
         if (strcmp(argv[i], "--skip") == 0) skip = argv[i + 1];
         if (strcmp(argv[i], "--case") == 0) only = argv[i + 1];
@@ -377,8 +391,12 @@ int main(int argc, char **argv) {
         kill = strcmp(argv[i + 1], "kill") == 0 || strcmp(argv[i + 1], "random") == 0;
         if (strcmp(argv[i + 1], "random") == 0) classes = "r";
     }
+    if (only && !is_case(only)) {
+        fprintf(stderr, "no case \"%s\" in tests/faults/cases.c\n", only);
+        return 2;
+    }
     if (!classes) classes = kill ? "c" : "aft";
-    snprintf(in.root, sizeof in.root, "%s", argv[2]);
+    snprintf(in.root, sizeof in.root, "%s", absolute(argv[2]));
     snprintf(in.work, sizeof in.work, "%.900s/nmlp-faults-XXXXXX", work_place());
     if (!mkdtemp(in.work)) return 3;
     fault_inputs_make(&in);
