@@ -356,11 +356,14 @@ static const char *work_place(void) {
 }
 
 /* Runs begin in folders of their own, so names given here must hold from anywhere. */
-static const char *absolute(const char *path) {
-    char *whole = realpath(path, NULL);
-    if (whole) return whole;
-    perror(path);
-    exit(2);
+static void absolute(char whole[FAULT_PATH_BYTES], const char *path) {
+    char *found = realpath(path, NULL);
+    if (!found || strlen(found) >= FAULT_PATH_BYTES) {
+        perror(path);
+        exit(2);
+    }
+    strcpy(whole, found);
+    free(found);
 }
 
 static bool is_case(const char *name) {
@@ -372,13 +375,15 @@ static bool is_case(const char *name) {
 int main(int argc, char **argv) {
     if (argc > 3 && strcmp(argv[1], "@serve") == 0) return fault_serve(argv[2], argv + 3);
     if (argc < 3) return 2;
-    fault_inputs in = {.program = absolute(argv[1])};
+    fault_inputs in = {0};
     const char *classes = NULL, *only = NULL, *skip = "";
     bool kill = false, sync = false, good = true;
     call_limits limits = {0};
     double minutes = 0;
+    absolute(in.program, argv[1]);
+    absolute(in.root, argv[2]);
     for (int i = 3; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--preload") == 0) in.preload = absolute(argv[i + 1]);
+        if (strcmp(argv[i], "--preload") == 0) absolute(in.preload, argv[i + 1]);
         if (strcmp(argv[i], "--class") == 0) classes = argv[i + 1];
         if (strcmp(argv[i], "--skip") == 0) skip = argv[i + 1];
         if (strcmp(argv[i], "--case") == 0) only = argv[i + 1];
@@ -396,7 +401,6 @@ int main(int argc, char **argv) {
         return 2;
     }
     if (!classes) classes = kill ? "c" : "aft";
-    snprintf(in.root, sizeof in.root, "%s", absolute(argv[2]));
     snprintf(in.work, sizeof in.work, "%.900s/nmlp-faults-XXXXXX", work_place());
     if (!mkdtemp(in.work)) return 3;
     fault_inputs_make(&in);

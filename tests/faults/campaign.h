@@ -25,8 +25,8 @@ extern const size_t fault_n_cases;
 typedef struct fault_inputs {
     char work[FAULT_PATH_BYTES]; /* all temporary files */
     char root[FAULT_PATH_BYTES]; /* repository */
-    const char *program;
-    const char *preload; /* NULL: the program has the interposition linked in */
+    char program[FAULT_PATH_BYTES];
+    char preload[FAULT_PATH_BYTES]; /* empty: the program has the interposition linked in */
 } fault_inputs;
 
 /* What is to happen inside a run. */

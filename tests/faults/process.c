@@ -182,7 +182,7 @@ static size_t split(char words[FAULT_WORDS_MAX][FAULT_PATH_BYTES], size_t n, con
 
 static void set_environment(const fault_inputs *in, const fault *what, const char *count_path) {
     char number[32];
-    if (in->preload) setenv("LD_PRELOAD", in->preload, 1);
+    if (in->preload[0]) setenv("LD_PRELOAD", in->preload, 1);
     setenv("ASAN_OPTIONS", "exitcode=99:allocator_may_return_null=1:detect_leaks=1", 1);
     setenv("UBSAN_OPTIONS", "exitcode=99", 1);
     setenv("SOURCE_DATE_EPOCH", "1700000000", 1); /* a report says when it was made */
@@ -263,7 +263,7 @@ static void run_child(const fault_inputs *in, char words[FAULT_WORDS_MAX][FAULT_
     set_environment(in, what, path);
     if (serve) {
         static char nothing[] = "", command[] = "serve";
-        char *preload = in->preload ? (char *)(uintptr_t)in->preload : nothing;
+        char *preload = in->preload[0] ? (char *)(uintptr_t)in->preload : nothing;
         char *front[] = {self, words[0], preload, argv[0], command};
         memmove(argv + 5, argv + 2, (n - 1) * sizeof *argv);
         memcpy(argv, front, sizeof front);
