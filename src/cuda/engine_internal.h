@@ -6,6 +6,7 @@
 #include "cuda/blas.h"
 #include "cuda/mlp/mlp_gemm.h"
 #include "cuda/decode/decode_plan.h"
+#include "cuda/prefill/attention_prefill_sm90.h"
 
 typedef struct nmlp_cuda_layer {
     float *attention_norm; /* f32 [H padded], as all vectors here */
@@ -55,6 +56,8 @@ struct nmlp_cuda_session {
     float *rope;    /* [context, D] */
     void **k;       /* per layer bf16 [n_kv_heads, context, D] */
     void **v;
+    nmlp_cuda_cache_maps
+        *maps;     /* [n_layers]; NULL: chips and head sizes that attention_prefill_sm90.cu has nothing for */
     float *hidden; /* f32 [H padded] prefill's last row */
     float *logits; /* f32 [V padded] */
     nmlp_cuda_decode_state *state;
@@ -73,6 +76,11 @@ struct nmlp_cuda_session {
 nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_arena *arena,
                                       int64_t rows, nmlp_err *err);
 
+/* Maps of the caches k and v [n_layers], bf16 of n_kv_heads * positions rows each. Leaves NULL where there is no kernel
+ * that takes them. Free with nmlp_mem_free. */
+nmlp_status nmlp_cuda_cache_maps_make(nmlp_cuda_cache_maps **out, const nmlp_cuda_engine *e, void *const *k,
+                                      void *const *v, int64_t positions, nmlp_err *err);
+
 /* Many tokens through all layers: the continuation of one text, or texts one after the other. */
 typedef struct nmlp_cuda_prefill_pass {
     const nmlp_cuda_engine *engine;
@@ -80,9 +88,10 @@ typedef struct nmlp_cuda_prefill_pass {
     const float *rope; /* [positions, D] */
     void *const *k;    /* per layer bf16 [n_kv_heads, context, D] */
     void *const *v;
-    int64_t context;           /* rows of a head's cache */
-    int64_t first;             /* where the first token goes in it */
-    const int32_t *text_begin; /* on the device, see prefill.h */
+    const nmlp_cuda_cache_maps *maps; /* per layer, for one text; or NULL */
+    int64_t context;                  /* rows of a head's cache */
+    int64_t first;                    /* where the first token goes in it */
+    const int32_t *text_begin;        /* on the device, see prefill.h */
     cudaStream_t stream;
 } nmlp_cuda_prefill_pass;
 
@@ -92,7 +101,7 @@ nmlp_status nmlp_cuda_prefill_run(const nmlp_cuda_prefill_pass *pass, const int3
 nmlp_status nmlp_cuda_prefill_gemm(const nmlp_cuda_prefill_pass *pass, float *y, bool accumulate, const void *x,
                                    const nmlp_cuda_matrix *w, int32_t n, nmlp_err *err);
 /* prefill->normed = the norm of `x`, n rows of the hidden size. */
-nmlp_status nmlp_cuda_prefill_norm(const nmlp_cuda_prefill_pass *pass, const float *x, const float *weight, int32_t n,
+nmlp_status nmlp_cuda_prefill_norm(const nmlp_cuda_prefill_pass *pass, float *x, const float *weight, int32_t n,
                                    nmlp_err *err);
 
 #endif

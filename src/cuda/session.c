@@ -63,6 +63,7 @@ static nmlp_status prefill(nmlp_cuda_session *s, const int32_t *ids, int32_t n, 
                                    .rope = s->rope,
                                    .k = s->k,
                                    .v = s->v,
+                                   .maps = s->maps,
                                    .context = s->context,
                                    .first = s->length,
                                    .stream = s->stream};
@@ -108,6 +109,7 @@ nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_en
     NMLP_TRY(lay_out(s, rope, err));
     NMLP_TRY(nmlp_cuda_arena_commit(&s->arena, "a session of that context", err));
     NMLP_TRY(lay_out(s, rope, err));
+    NMLP_TRY(nmlp_cuda_cache_maps_make(&s->maps, engine, s->k, s->v, context, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "preparing a session", err));
     NMLP_TRY(warm_up(s, err));
     *out = s;
@@ -127,6 +129,7 @@ void nmlp_cuda_session_destroy(nmlp_cuda_session *s) {
     if (s->stream) (void)cudaStreamDestroy(s->stream);
     nmlp_cuda_blas_destroy(s->prefill.blas);
     nmlp_cuda_arena_release(&s->arena);
+    nmlp_mem_free(s->maps);
     nmlp_mem_free(s->k);
     nmlp_mem_free(s->v);
     nmlp_mem_free(s);

@@ -7,6 +7,7 @@
 #include "cuda/decode/decode_step.h"
 #include "cuda/engine_internal.h"
 #include "cuda/mlp/mlp_plan.h"
+#include "cuda/prefill/attention_prefill_sm90.h"
 
 enum {
     NMLP_CUDA_FEW_BUCKETS = 3, /* 8, 16 and 32 rows: what the fused kernels take */
@@ -52,7 +53,9 @@ typedef struct nmlp_cuda_forward {
     void *q;                     /* bf16 [max_rows, n_heads*D] */
     void *mixed;                 /* bf16 [max_rows, n_heads*D padded] */
     float *squares;              /* f32 [rows of a step in one launch]: sums of squares of hidden */
-    float *partial;              /* of decode attention */
+    nmlp_cuda_cache_maps
+        *maps;      /* [n_layers]; NULL: chips and head sizes that attention_prefill_sm90.cu has nothing for */
+    float *partial; /* of decode attention */
     uint32_t *arrived;
     void *head_input;            /* bf16 [LOGIT_ROWS, H padded] */
     float *logits;               /* f32 [LOGIT_ROWS, V padded] */

@@ -5,11 +5,11 @@
 #include "cuda/batch/batch_kernels.h"
 #include "cuda/batch/paged.cuh"
 #include "cuda/cooperative_launch.cuh"
-#include "cuda/rope.cuh"
+#include "cuda/rope_rows.cuh"
 
 namespace {
 
-enum { THREADS = 256, CHOOSE_SPLITS = 32, ROPE_HEADS = 3 };
+enum { THREADS = 256, CHOOSE_SPLITS = 32 };
 
 __device__ __forceinline__ float warp_sum(float v) {
     for (int d = 16; d; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
@@ -97,40 +97,18 @@ template <int KEPT> __global__ void __launch_bounds__(THREADS, 4) add_norm_kerne
     }
 }
 
-/* A warp takes ROPE_HEADS heads of a row, all of whose loads are in flight at once. */
-__global__ void rope_append_kernel(const nmlp_cuda_paged_attention a) {
+__global__ void __launch_bounds__(ROPE_ROW_THREADS) rope_append_kernel(const nmlp_cuda_paged_attention a) {
     wait_previous();
     const int row = (a.appends ? a.n_decode_rows : 0) + (int)blockIdx.x;
-    const int first = (int)(blockIdx.y * (THREADS / 32) + (threadIdx.x >> 5)) * ROPE_HEADS;
-    const int n_all = a.n_heads + 2 * a.n_kv_heads;
-    const int dim = a.head_dim;
-    const int half = dim / 2;
     const int sequence = a.rows.sequence[row];
-    if (first >= n_all || sequence < 0) return;
+    if (sequence < 0) return;
     const int position = a.rows.position[row];
-    head_pairs p[ROPE_HEADS];
-    row_angles angles;
-#pragma unroll
-    for (int j = 0; j < ROPE_HEADS; j++)
-        load_pairs(p[j], a.qkv + (int64_t)row * a.qkv_pitch + min(first + j, n_all - 1) * dim, half);
-    load_pairs(angles, a.rope + (int64_t)position * dim, half);
-    const int64_t page = page_row(a.tables + (int64_t)sequence * a.table_pages, position, 0, a.n_kv_heads) * dim;
-#pragma unroll
-    for (int j = 0; j < ROPE_HEADS; j++) {
-        const int head = first + j;
-        if (head >= n_all) return;
-        const bool is_q = head < a.n_heads;
-        const bool is_v = head >= a.n_heads + a.n_kv_heads;
-        const float *norm = is_q ? a.q_norm : a.k_norm;
-        if (a.bias) add_pairs(p[j], a.bias + head * dim, half);
-        if (!is_v && norm) norm_pairs(p[j], norm, a.eps, half);
-        if (!is_v) rotate_pairs(p[j], angles, is_q ? a.scale : 1.0f);
-        const int64_t cached = page + (int64_t)((head - a.n_heads) % a.n_kv_heads) * NMLP_CUDA_PAGE_POSITIONS * dim;
-        store_pairs(is_q   ? static_cast<__nv_bfloat16 *>(a.q) + ((int64_t)row * a.n_heads + head) * dim
-                    : is_v ? static_cast<__nv_bfloat16 *>(a.v_pages) + cached
-                           : static_cast<__nv_bfloat16 *>(a.k_pages) + cached,
-                    p[j], half);
-    }
+    const int64_t cached =
+        page_row(a.tables + (int64_t)sequence * a.table_pages, position, 0, a.n_kv_heads) * a.head_dim;
+    rope_heads(a, {a.qkv + (int64_t)row * a.qkv_pitch, a.rope + (int64_t)position * a.head_dim,
+                   static_cast<__nv_bfloat16 *>(a.q) + (int64_t)row * a.n_heads * a.head_dim,
+                   static_cast<__nv_bfloat16 *>(a.k_pages) + cached, static_cast<__nv_bfloat16 *>(a.v_pages) + cached,
+                   (int64_t)NMLP_CUDA_PAGE_POSITIONS * a.head_dim});
 }
 
 /* Noise that turns an argmax into a draw from softmax; the same as the decode kernel's. */
@@ -211,12 +189,10 @@ int nmlp_cuda_batch_add_norm(const nmlp_cuda_add_norm *a, void *stream) {
 }
 
 int nmlp_cuda_batch_rope_append(const nmlp_cuda_paged_attention *a, void *stream) {
-    const int per_block = THREADS / 32 * ROPE_HEADS;
-    const int n_all = a->n_heads + 2 * a->n_kv_heads;
     const int n_rows = a->n_rows - (a->appends ? a->n_decode_rows : 0);
     if (n_rows == 0) return cudaSuccess;
-    const dim3 grid((unsigned)n_rows, (unsigned)((n_all + per_block - 1) / per_block));
-    return launch_dependent(rope_append_kernel, grid, THREADS, 0, stream, *a);
+    const dim3 grid = rope_grid(n_rows, a->n_heads + 2 * a->n_kv_heads, a->head_dim);
+    return launch_dependent(rope_append_kernel, grid, ROPE_ROW_THREADS, 0, stream, *a);
 }
 
 int nmlp_cuda_batch_choose_launch(const nmlp_cuda_choose *c, void *stream) {

@@ -231,6 +231,8 @@ nmlp_status nmlp_cuda_forward_create(nmlp_cuda_forward *f, const float *rope, nm
     NMLP_RETURN_IF_FAILED(lay_out(f, rope, err));
     NMLP_RETURN_IF_FAILED(nmlp_cuda_arena_commit(&f->arena, "a batch of that size", err));
     NMLP_RETURN_IF_FAILED(lay_out(f, rope, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_cache_maps_make(&f->maps, f->engine, f->k_pages, f->v_pages,
+                                                    f->n_pages * NMLP_CUDA_PAGE_POSITIONS, err));
     return NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "preparing a batch", err);
 }
 
@@ -244,6 +246,7 @@ void nmlp_cuda_forward_destroy(nmlp_cuda_forward *f) {
         nmlp_mem_free(f->few[i].layers);
         nmlp_cuda_step_free(&f->few[i].step);
     }
+    nmlp_mem_free(f->maps);
     nmlp_mem_free(f->k_pages);
     nmlp_mem_free(f->v_pages);
 }
@@ -301,6 +304,25 @@ static nmlp_status add_norm(nmlp_cuda_forward *f, const float *delta, const floa
     return NMLP_CUDA_CHECK(nmlp_cuda_batch_add_norm(&a, f->stream), "launching a norm", err);
 }
 
+static nmlp_status run_prompt_attention(nmlp_cuda_forward *f, const nmlp_cuda_paged_attention *a, int64_t l,
+                                        nmlp_err *err) {
+    static const char doing[] = "launching attention";
+    if (!f->maps) return NMLP_CUDA_CHECK(nmlp_cuda_batch_prompt_attention(a, f->stream), doing, err);
+    const nmlp_cuda_attention_sm90 job = {.cache = f->maps[l],
+                                          .q = a->q,
+                                          .out = a->out,
+                                          .tables = a->tables,
+                                          .tiles = a->tiles,
+                                          .table_pages = a->table_pages,
+                                          .n_tiles = a->n_tiles,
+                                          .out_pitch = a->out_pitch,
+                                          .n_heads = a->n_heads,
+                                          .n_kv_heads = a->n_kv_heads,
+                                          .head_dim = a->head_dim,
+                                          .n_multiprocessors = f->engine->device.n_blocks};
+    return NMLP_CUDA_CHECK(nmlp_cuda_attention_sm90_launch(&job, f->stream), doing, err);
+}
+
 static nmlp_status run_attention(nmlp_cuda_forward *f, const nmlp_cuda_step_shape *shape, int64_t l, nmlp_err *err) {
     const nmlp_cuda_layer *layer = &f->engine->layers[l];
     nmlp_cuda_paged_attention a = attention_of(f, shape->n_rows);
@@ -315,7 +337,7 @@ static nmlp_status run_attention(nmlp_cuda_forward *f, const nmlp_cuda_step_shap
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_batch_rope_append(&a, f->stream), "launching the rotation", err));
     NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(nmlp_cuda_batch_decode_attention(&a, f->stream), "launching decode attention", err));
-    return NMLP_CUDA_CHECK(nmlp_cuda_batch_prompt_attention(&a, f->stream), "launching attention", err);
+    return run_prompt_attention(f, &a, l, err);
 }
 
 static nmlp_status run_mlp(nmlp_cuda_forward *f, const nmlp_cuda_few_layer *few, int64_t l, int32_t n, nmlp_err *err) {

@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/mlp/swiglu_gemm_sm90.h"
+#include "cuda/sm90.cuh"
 
 namespace {
 
@@ -39,17 +40,6 @@ enum {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-__device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-__device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity) {
-    uint32_t done = 0;
-    while (!done)
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(bar), "r"(parity)
-                     : "memory");
-}
 
 /* Shared memory of a block. */
 struct shared_layout {
@@ -96,13 +86,9 @@ __device__ void produce_tiles(const nmlp_cuda_swiglu_gemm_sm90 &job, const share
                 const uint32_t x = at.stages + c.stage * STAGE_BYTES;
                 const uint32_t w = x + X_BYTES + rank * (W_BYTES / CLUSTER);
                 const uint32_t full = at.full + c.stage * 8;
-                mbar_wait(at.empty + c.stage * 8, c.parity ^ 1);
-                asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(STAGE_BYTES)
-                             : "memory");
-                asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
-                             "[%1, {%2, %3}], [%4];" ::"r"(x),
-                             "l"(&job.x[m]), "r"(k * STEP), "r"(t.row), "r"(full)
-                             : "memory");
+                sm90::mbar_wait(at.empty + c.stage * 8, c.parity ^ 1);
+                sm90::mbar_expect(full, STAGE_BYTES);
+                sm90::load_box(x, &job.x[m], k * STEP, t.row, full);
                 asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes."
                              "multicast::cluster [%0], [%1, {%2, %3}], "
                              "[%4], %5;" ::"r"(w),
@@ -113,12 +99,6 @@ __device__ void produce_tiles(const nmlp_cuda_swiglu_gemm_sm90 &job, const share
             }
         }
     }
-}
-
-/* A matrix of rows of 128 bytes, swizzled as TMA does. */
-__device__ __forceinline__ uint64_t smem_descriptor(uint32_t address) {
-    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(8 * STEP * 2 >> 4) << 32 |
-           (uint64_t)1 << 62;
 }
 
 __device__ __forceinline__ void mma_step(float (&c)[ACCUMULATORS], uint64_t a, uint64_t b, int add) {
@@ -167,19 +147,19 @@ __device__ __forceinline__ void release_stage(uint32_t empty) {
 __device__ __forceinline__ void begin_step(float (&c)[ACCUMULATORS], const shared_layout &at, const cursor &ring,
                                            int group, bool first) {
     const uint32_t base = at.stages + ring.stage * STAGE_BYTES;
-    mbar_wait(at.full + ring.stage * 8, ring.parity);
-    const uint64_t x = smem_descriptor(base + group * (GROUP_ROWS * STEP * 2));
-    const uint64_t w = smem_descriptor(base + X_BYTES);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    sm90::mbar_wait(at.full + ring.stage * 8, ring.parity);
+    const uint64_t x = sm90::descriptor(base + group * (GROUP_ROWS * STEP * 2));
+    const uint64_t w = sm90::descriptor(base + X_BYTES);
+    sm90::wgmma_begin();
 #pragma unroll
     for (int j = 0; j < STEP / 16; j++) mma_step(c, x + j * 2, w + j * 2, !first || j);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    sm90::wgmma_commit();
 }
 
 /* The stage of the step before is free once that step is done. */
 __device__ __forceinline__ void end_step(const shared_layout &at, cursor &ring, uint32_t &last, bool first) {
     if (!first) {
-        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        sm90::wgmma_wait<1>();
         release_stage(last);
     }
     last = at.empty + ring.stage * 8;
@@ -207,7 +187,7 @@ __device__ __forceinline__ void multiply(float (&c)[ACCUMULATORS], const shared_
         begin_step(c, at, ring, group, false);
         end_step(at, ring, last, false);
     }
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    sm90::wgmma_wait<0>();
     if (steps) release_stage(last);
 }
 
@@ -299,17 +279,15 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) unsigned char memory[];
     uint32_t rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    const uint32_t base = shared_address(memory);
+    const uint32_t base = sm90::shared_address(memory);
     const shared_layout at = {base, base + STAGES * STAGE_BYTES, base + STAGES * STAGE_BYTES + OUT_BYTES,
                               base + STAGES * STAGE_BYTES + OUT_BYTES + STAGES * 8};
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at.full + i * 8), "r"(1) : "memory");
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at.empty + i * 8),
-                         "r"(CONSUMER_GROUPS * CLUSTER)
-                         : "memory");
+            sm90::mbar_init(at.full + i * 8, 1);
+            sm90::mbar_init(at.empty + i * 8, CONSUMER_GROUPS * CLUSTER);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        sm90::fence_barrier_init();
     }
     cluster_sync();
     if (threadIdx.x < GROUP_THREADS) {

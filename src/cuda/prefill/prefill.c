@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "cuda/engine_internal.h"
+#include "cuda/tensor_map.h"
 
 nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_arena *arena,
                                       int64_t most, nmlp_err *err) {
@@ -41,12 +42,58 @@ nmlp_status nmlp_cuda_prefill_gemm(const nmlp_cuda_prefill_pass *pass, float *y,
     return nmlp_cuda_blas_run(pass->prefill->blas, &g, pass->stream, err);
 }
 
-nmlp_status nmlp_cuda_prefill_norm(const nmlp_cuda_prefill_pass *pass, const float *x, const float *weight, int32_t n,
+nmlp_status nmlp_cuda_prefill_norm(const nmlp_cuda_prefill_pass *pass, float *x, const float *weight, int32_t n,
                                    nmlp_err *err) {
     const nmlp_config *c = &pass->engine->model->config;
-    return NMLP_CUDA_CHECK(nmlp_cuda_launch_rmsnorm(pass->prefill->normed, x, weight, (float)c->rms_eps, n,
-                                                    (int32_t)c->hidden, nmlp_cuda_pad(c->hidden), pass->stream),
-                           "launching a norm", err);
+    const nmlp_cuda_add_norm a = {.out = pass->prefill->normed,
+                                  .hidden = x,
+                                  .weight = weight,
+                                  .eps = (float)c->rms_eps,
+                                  .n = n,
+                                  .dim = (int32_t)c->hidden,
+                                  .pitch = nmlp_cuda_pad(c->hidden)};
+    return NMLP_CUDA_CHECK(nmlp_cuda_batch_add_norm(&a, pass->stream), "launching a norm", err);
+}
+
+nmlp_status nmlp_cuda_cache_maps_make(nmlp_cuda_cache_maps **out, const nmlp_cuda_engine *e, void *const *k,
+                                      void *const *v, int64_t positions, nmlp_err *err) {
+    const nmlp_config *c = &e->model->config;
+    const int32_t dim = (int32_t)c->head_dim;
+    const int64_t rows = c->n_kv_heads * positions;
+    *out = NULL;
+    if (!nmlp_cuda_attention_has_sm90(dim) || rows > INT32_MAX) return NMLP_OK;
+    nmlp_cuda_cache_maps *maps = nmlp_mem_new((size_t)c->n_layers, sizeof *maps, err);
+    nmlp_status st = maps ? NMLP_OK : NMLP_E_NOMEM;
+    for (int64_t l = 0; st == NMLP_OK && l < c->n_layers; l++) {
+        st = nmlp_cuda_tensor_map_make(&maps[l].k, k[l], (int32_t)rows, dim, dim, NMLP_CUDA_PAGE_POSITIONS, err);
+        if (st == NMLP_OK)
+            st = nmlp_cuda_tensor_map_make(&maps[l].v, v[l], (int32_t)rows, dim, dim, NMLP_CUDA_PAGE_POSITIONS, err);
+    }
+    if (st == NMLP_OK)
+        *out = maps;
+    else
+        nmlp_mem_free(maps);
+    return st;
+}
+
+static nmlp_status run_heads(const nmlp_cuda_prefill_pass *pass, const nmlp_cuda_attention *heads, int64_t l,
+                             nmlp_err *err) {
+    static const char doing[] = "launching attention";
+    if (!pass->maps || pass->text_begin)
+        return NMLP_CUDA_CHECK(nmlp_cuda_launch_attention(heads, pass->stream), doing, err);
+    const nmlp_cuda_attention_sm90 job = {.cache = pass->maps[l],
+                                          .q = heads->q,
+                                          .out = heads->out,
+                                          .context = heads->context,
+                                          .n_rows = heads->s,
+                                          .position = heads->first,
+                                          .n_tiles = nmlp_cuda_divide_up(heads->s, NMLP_CUDA_ATTENTION_TILE_ROWS),
+                                          .out_pitch = heads->out_pitch,
+                                          .n_heads = heads->n_heads,
+                                          .n_kv_heads = heads->n_kv_heads,
+                                          .head_dim = heads->head_dim,
+                                          .n_multiprocessors = pass->engine->device.n_blocks};
+    return NMLP_CUDA_CHECK(nmlp_cuda_attention_sm90_launch(&job, pass->stream), doing, err);
 }
 
 static nmlp_status run_attention(const nmlp_cuda_prefill_pass *pass, int64_t l, int32_t n, nmlp_err *err) {
@@ -77,8 +124,7 @@ static nmlp_status run_attention(const nmlp_cuda_prefill_pass *pass, int64_t l, 
                                  .context = (int32_t)pass->context};
     NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(nmlp_cuda_launch_rope_append(&heads, pass->stream), "launching the rotation", err));
-    NMLP_RETURN_IF_FAILED(
-        NMLP_CUDA_CHECK(nmlp_cuda_launch_attention(&heads, pass->stream), "launching attention", err));
+    NMLP_RETURN_IF_FAILED(run_heads(pass, &heads, l, err));
     NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_gemm(pass, p->hidden, true, p->mixed, &layer->o, n, err));
     if (!layer->o_bias) return NMLP_OK;
     return NMLP_CUDA_CHECK(nmlp_cuda_launch_add_bias(p->hidden, layer->o_bias, n, (int32_t)c->hidden,

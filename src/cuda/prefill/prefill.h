@@ -12,9 +12,6 @@ extern "C" {
 /* hidden [S,pitch] f32 = embedding rows of ids. */
 int nmlp_cuda_launch_embed(float *hidden, const void *embedding, const int32_t *ids, int32_t s, int32_t pitch,
                            void *stream);
-/* out [S,pitch] bf16 = x / rms(x) * weight. */
-int nmlp_cuda_launch_rmsnorm(void *out, const float *x, const float *weight, float eps, int32_t s, int32_t dim,
-                             int32_t pitch, void *stream);
 /* f32 -> bf16, n elements, a multiple of 4. */
 int nmlp_cuda_launch_narrow(void *out, const float *x, int64_t n, void *stream);
 /* out [S,pitch] bf16 = silu(gate) * up; gate and up bf16 [S,pitch]. */

@@ -3,11 +3,11 @@
 #include <cuda_runtime.h>
 
 #include "cuda/prefill/prefill.h"
-#include "cuda/rope.cuh"
+#include "cuda/rope_rows.cuh"
 
 namespace {
 
-enum { THREADS = 256, ROPE_HEADS = 3 };
+enum { THREADS = 256 };
 
 __device__ __forceinline__ float warp_sum(float v) {
     for (int d = 16; d; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
@@ -28,22 +28,6 @@ __global__ void embed_kernel(float *hidden, const __nv_bfloat16 *embedding, cons
     const __nv_bfloat16 *row = embedding + (int64_t)ids[blockIdx.x] * pitch;
     for (int i = threadIdx.x; i < pitch; i += THREADS)
         hidden[(int64_t)blockIdx.x * pitch + i] = __bfloat162float(row[i]);
-}
-
-__global__ void rmsnorm_kernel(__nv_bfloat16 *out, const float *x, const float *weight, float eps, int dim, int pitch) {
-    const float *row = x + (int64_t)blockIdx.x * pitch;
-    float sum = 0;
-    for (int i = threadIdx.x * 4; i < pitch; i += THREADS * 4) {
-        float4 v = *reinterpret_cast<const float4 *>(row + i);
-        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-    }
-    float scale = rsqrtf(block_sum(sum) / (float)dim + eps);
-    for (int i = threadIdx.x * 2; i < pitch; i += THREADS * 2) {
-        float2 v = *reinterpret_cast<const float2 *>(row + i);
-        float2 w = *reinterpret_cast<const float2 *>(weight + i);
-        *reinterpret_cast<__nv_bfloat162 *>(out + (int64_t)blockIdx.x * pitch + i) =
-            __floats2bfloat162_rn(v.x * scale * w.x, v.y * scale * w.y);
-    }
 }
 
 __global__ void narrow_kernel(__nv_bfloat16 *out, const float *x, int64_t n) {
@@ -78,38 +62,14 @@ __global__ void add_bias_kernel(float *hidden, const float *bias, int n, int pit
     for (int i = threadIdx.x; i < n; i += THREADS) hidden[(int64_t)blockIdx.x * pitch + i] += bias[i];
 }
 
-/* A warp takes ROPE_HEADS heads of a row, all of whose loads are in flight at once: bias, norm, rotation, then to q or
- * to the caches. */
-__global__ void rope_append_kernel(const nmlp_cuda_attention h) {
+__global__ void __launch_bounds__(ROPE_ROW_THREADS) rope_append_kernel(const nmlp_cuda_attention h) {
     const int row = blockIdx.x;
-    const int first = (int)(blockIdx.y * (THREADS / 32) + (threadIdx.x >> 5)) * ROPE_HEADS;
-    const int n_all = h.n_heads + 2 * h.n_kv_heads;
-    const int dim = h.head_dim;
-    const int half = dim / 2;
-    if (first >= n_all) return;
-    head_pairs p[ROPE_HEADS];
-    row_angles angles;
-#pragma unroll
-    for (int j = 0; j < ROPE_HEADS; j++)
-        load_pairs(p[j], h.qkv + (int64_t)row * h.pitch + min(first + j, n_all - 1) * dim, half);
     const int position = h.text_begin ? row - h.text_begin[row] : h.first + row;
-    load_pairs(angles, h.rope + (int64_t)position * dim, half);
-#pragma unroll
-    for (int j = 0; j < ROPE_HEADS; j++) {
-        const int head = first + j;
-        if (head >= n_all) return;
-        const bool is_q = head < h.n_heads;
-        const bool is_v = head >= h.n_heads + h.n_kv_heads;
-        const float *norm = is_q ? h.q_norm : h.k_norm;
-        if (h.bias) add_pairs(p[j], h.bias + head * dim, half);
-        if (!is_v && norm) norm_pairs(p[j], norm, h.eps, half);
-        if (!is_v) rotate_pairs(p[j], angles, is_q ? h.scale : 1.0f);
-        const int64_t cached = ((int64_t)((head - h.n_heads) % h.n_kv_heads) * h.context + h.first + row) * dim;
-        store_pairs(is_q   ? static_cast<__nv_bfloat16 *>(h.q) + ((int64_t)row * h.n_heads + head) * dim
-                    : is_v ? static_cast<__nv_bfloat16 *>(h.v_cache) + cached
-                           : static_cast<__nv_bfloat16 *>(h.k_cache) + cached,
-                    p[j], half);
-    }
+    const int64_t cached = (int64_t)(h.first + row) * h.head_dim;
+    rope_heads(h, {h.qkv + (int64_t)row * h.pitch, h.rope + (int64_t)position * h.head_dim,
+                   static_cast<__nv_bfloat16 *>(h.q) + (int64_t)row * h.n_heads * h.head_dim,
+                   static_cast<__nv_bfloat16 *>(h.k_cache) + cached, static_cast<__nv_bfloat16 *>(h.v_cache) + cached,
+                   (int64_t)h.context * h.head_dim});
 }
 
 __device__ __forceinline__ float block_max(float v) {
@@ -142,12 +102,6 @@ int nmlp_cuda_launch_embed(float *hidden, const void *embedding, const int32_t *
     return cudaGetLastError();
 }
 
-int nmlp_cuda_launch_rmsnorm(void *out, const float *x, const float *weight, float eps, int32_t s, int32_t dim,
-                             int32_t pitch, void *stream) {
-    rmsnorm_kernel<<<s, THREADS, 0, (cudaStream_t)stream>>>((__nv_bfloat16 *)out, x, weight, eps, dim, pitch);
-    return cudaGetLastError();
-}
-
 int nmlp_cuda_launch_narrow(void *out, const float *x, int64_t n, void *stream) {
     unsigned blocks = (unsigned)((n / 4 + THREADS - 1) / THREADS);
     narrow_kernel<<<blocks, THREADS, 0, (cudaStream_t)stream>>>((__nv_bfloat16 *)out, x, n);
@@ -167,10 +121,8 @@ int nmlp_cuda_launch_add_bias(float *hidden, const float *bias, int32_t s, int32
 }
 
 int nmlp_cuda_launch_rope_append(const nmlp_cuda_attention *h, void *stream) {
-    int per_block = THREADS / 32 * ROPE_HEADS;
-    int n_all = h->n_heads + 2 * h->n_kv_heads;
-    dim3 grid((unsigned)h->s, (unsigned)((n_all + per_block - 1) / per_block));
-    rope_append_kernel<<<grid, THREADS, 0, (cudaStream_t)stream>>>(*h);
+    const dim3 grid = rope_grid(h->s, h->n_heads + 2 * h->n_kv_heads, h->head_dim);
+    rope_append_kernel<<<grid, ROPE_ROW_THREADS, 0, (cudaStream_t)stream>>>(*h);
     return cudaGetLastError();
 }
 
