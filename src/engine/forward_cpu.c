@@ -69,19 +69,30 @@ static nmlp_rotation rotation_of(const nmlp_cpu_forward *f, int64_t layer, bool 
     return (nmlp_rotation){.angles = angles, .dim = c->rope_dim};
 }
 
+/* Whether attention stores keys and values of its own rows: for few of them a job of its own is not worth it. */
+static bool stores_itself(const nmlp_config *c, const nmlp_cpu_rows *rows) {
+    return rows->n * (c->n_heads / c->n_kv_heads) <= NMLP_ATTENTION_FEW_ROWS;
+}
+
 static nmlp_attention attention_of(const nmlp_cpu_forward *f, int64_t layer, const nmlp_cpu_rows *rows) {
     const nmlp_config *c = &f->weights->model->config;
     int64_t q_dim = c->n_heads * c->head_dim;
-    return (nmlp_attention){.out = f->mixed + rows->row * q_dim,
-                            .q = f->q + rows->row * q_dim,
-                            .rope = rotation_of(f, layer, true),
-                            .kv = kv_of(f->weights, &f->cache, layer, rows),
-                            .s = rows->n,
-                            .first_pos = rows->first,
-                            .n_heads = c->n_heads,
-                            .window = nmlp_config_window(c, layer),
-                            .scale = (float)c->score_scale,
-                            .softcap = (float)c->score_softcap};
+    nmlp_attention attention = {.out = f->mixed + rows->row * q_dim,
+                                .q = f->q + rows->row * q_dim,
+                                .rope = rotation_of(f, layer, true),
+                                .kv = kv_of(f->weights, &f->cache, layer, rows),
+                                .s = rows->n,
+                                .first_pos = rows->first,
+                                .n_heads = c->n_heads,
+                                .window = nmlp_config_window(c, layer),
+                                .scale = (float)c->score_scale,
+                                .softcap = (float)c->score_softcap};
+    if (!stores_itself(c, rows)) return attention;
+    int64_t kv_dim = c->n_kv_heads * c->head_dim;
+    attention.k = f->k_rows + rows->row * kv_dim;
+    attention.v = f->v_rows + rows->row * kv_dim;
+    attention.k_rope = rotation_of(f, layer, false);
+    return attention;
 }
 
 /* One workspace serves every kernel of the pass, since they run one after the other. */
@@ -326,7 +337,8 @@ struct storing {
     const nmlp_cpu_rows *texts;
 };
 
-static int64_t units_of(const nmlp_cpu_rows *rows) {
+static int64_t units_of(const nmlp_config *c, const nmlp_cpu_rows *rows) {
+    if (stores_itself(c, rows)) return 0;
     return (rows->first + rows->n - 1) / NMLP_KV_GROUP - rows->first / NMLP_KV_GROUP + 1;
 }
 
@@ -346,10 +358,11 @@ static void store_unit(const struct storing *s, const nmlp_cpu_rows *rows, int64
 
 static void store_units(void *arg, int64_t begin, int64_t end, int thread) {
     const struct storing *s = arg;
+    const nmlp_config *config = &s->f->weights->model->config;
     int64_t text = 0, before = 0; /* units of the texts before it */
     (void)thread;
     for (int64_t at = begin; at < end; at++) {
-        while (at - before >= units_of(&s->texts[text])) before += units_of(&s->texts[text++]);
+        while (at - before >= units_of(config, &s->texts[text])) before += units_of(config, &s->texts[text++]);
         store_unit(s, &s->texts[text], at - before);
     }
 }
@@ -408,7 +421,7 @@ static void attend(nmlp_cpu_forward *f, int64_t layer, const nmlp_cpu_rows *text
     struct storing storing = {.f = f, .layer = layer, .texts = texts};
     int64_t n_units = 0;
     for (int64_t i = 0; i < n; i++) {
-        n_units += units_of(&texts[i]);
+        n_units += units_of(&f->weights->model->config, &texts[i]);
         f->attention[n - 1 - i] = attention_of(f, layer, &texts[i]); /* the last, often the longest, first */
     }
     nmlp_pool_for(pool, n_units, 1, store_units, &storing);

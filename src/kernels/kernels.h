@@ -147,6 +147,11 @@ typedef struct nmlp_attention {
     int64_t first_pos;  /* position of query 0; query i sees positions 0..first_pos+i */
     int64_t n_heads;
     int64_t window; /* a query sees so many positions at most, itself the last; 0: all before it */
+    /* Keys and values of the queries' tokens that are yet to be stored, [S, kv heads*D] each, where rows are few
+     * (below): the thread that reads a head of them rotates and stores it first. NULL: all are in the cache. */
+    float *k;
+    const float *v;
+    nmlp_rotation k_rope;
     float scale;
     float softcap; /* scaled scores become softcap * tanh(score / softcap); 0: they stay */
 } nmlp_attention;

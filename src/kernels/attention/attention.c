@@ -173,6 +173,19 @@ static float *partials_of(const nmlp_attention_job *run, int64_t kv_head, int64_
     return run->partial + (kv_head * run->args->s * run->group + row) * floats;
 }
 
+/* What the task reads first. A split holds all positions that share cache lines. */
+static void store_new_keys(const nmlp_attention_task *task) {
+    const nmlp_attention *a = task->run->args;
+    int64_t row_dim = a->kv.n_heads * a->kv.head_dim;
+    int64_t first = nmlp_max(a->first_pos, task->first_key), end = nmlp_min(a->first_pos + a->s, task->end_key);
+    if (!a->k || first >= end) return;
+    int64_t at = (first - a->first_pos) * row_dim;
+    for (int64_t i = 0; i < end - first; i++)
+        nmlp_rope(a->k + at + i * row_dim + task->kv_head * a->kv.head_dim, &a->k_rope, 1, first + i, 1, a->kv.head_dim,
+                  NULL);
+    nmlp_kv_store_head(&a->kv, task->kv_head, a->k + at, a->v + at, first, end - first);
+}
+
 static void run_split(const struct round *round, const nmlp_attention_job *run, nmlp_attention_scratch *scratch,
                       int64_t at) {
     const nmlp_attention *a = run->args;
@@ -184,6 +197,7 @@ static void run_split(const struct round *round, const nmlp_attention_job *run, 
                                 .rows = a->s * run->group,
                                 .first_key = split * SPLIT_KEYS,
                                 .end_key = nmlp_min((split + 1) * SPLIT_KEYS, a->first_pos + a->s)};
+    store_new_keys(&task);
     nmlp_attention_do(&task);
     for (int64_t row = 0; row < task.rows; row++) {
         if (run->n_splits == 1) {
@@ -306,9 +320,10 @@ static void merge_jobs(void *arg, int64_t begin, int64_t end, int thread) {
     }
 }
 
-/* One thread's time for the tasks of this round, roughly: keys and values from L3, or products in f32. */
+/* One thread's time for the tasks of this round, roughly: keys and values from L3, or products in f32, and what every
+ * head takes besides. */
 static double serial_ns(const struct round *round) {
-    const double bytes_per_ns = 20, flop_per_ns = 100;
+    const double bytes_per_ns = 20, flop_per_ns = 100, task_ns = 1500;
     double ns = 0;
     for (int64_t i = 0; i < round->n_jobs; i++) {
         const nmlp_attention *a = round->jobs[i].args;
@@ -316,6 +331,7 @@ static double serial_ns(const struct round *round) {
         double bytes = elems * (nmlp_kv_in_bf16(&a->kv) ? sizeof(uint16_t) : sizeof(float));
         double flop = 2.0 * elems * (double)(a->s * round->jobs[i].group);
         ns += fmax(bytes / bytes_per_ns, flop / flop_per_ns);
+        ns += task_ns * (double)a->kv.n_heads;
     }
     return ns;
 }

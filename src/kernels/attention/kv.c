@@ -33,14 +33,13 @@ size_t nmlp_kv_bytes(const nmlp_kv *kv) {
     return l.group_bytes * (size_t)l.n_groups;
 }
 
-static void store_f32(const nmlp_kv *kv, const float *k, const float *v, int64_t first, int64_t s) {
+static void store_head_f32(const nmlp_kv *kv, int64_t head, const float *k, const float *v, int64_t first, int64_t s) {
     size_t row_bytes = (size_t)kv->head_dim * sizeof *k;
-    for (int64_t i = 0; i < s; i++)
-        for (int64_t head = 0; head < kv->n_heads; head++) {
-            int64_t at = (i * kv->n_heads + head) * kv->head_dim;
-            memcpy(nmlp_kv_key_rows(kv, head, first + i), k + at, row_bytes);
-            memcpy(nmlp_kv_value_rows(kv, head, first + i), v + at, row_bytes);
-        }
+    for (int64_t i = 0; i < s; i++) {
+        int64_t at = (i * kv->n_heads + head) * kv->head_dim;
+        memcpy(nmlp_kv_key_rows(kv, head, first + i), k + at, row_bytes);
+        memcpy(nmlp_kv_value_rows(kv, head, first + i), v + at, row_bytes);
+    }
 }
 
 /* One head's rows on their way into strips. */
@@ -112,7 +111,7 @@ static void store_value(const struct storing *s, int64_t key) {
     }
 }
 
-static void store_head(const struct storing *s) {
+static void store_head_bf16(const struct storing *s) {
     for (int64_t key = s->first; key < s->end;) {
         bool whole = key % NMLP_STRIP == 0 && key + NMLP_STRIP <= s->end;
         (whole ? store_16_keys : store_key)(s, key);
@@ -125,20 +124,21 @@ static void store_head(const struct storing *s) {
     }
 }
 
-void nmlp_kv_store(const nmlp_kv *kv, const float *k, const float *v, int64_t first, int64_t s) {
+void nmlp_kv_store_head(const nmlp_kv *kv, int64_t head, const float *k, const float *v, int64_t first, int64_t s) {
     if (!nmlp_kv_in_bf16(kv)) {
-        store_f32(kv, k, v, first, s);
+        store_head_f32(kv, head, k, v, first, s);
         return;
     }
-    nmlp_kv_layout layout = nmlp_kv_layout_of(kv);
-    for (int64_t head = 0; head < kv->n_heads; head++) {
-        struct storing storing = {.kv = kv,
-                                  .layout = layout,
-                                  .head = head,
-                                  .k = k + head * kv->head_dim,
-                                  .v = v + head * kv->head_dim,
-                                  .first = first,
-                                  .end = first + s};
-        store_head(&storing);
-    }
+    struct storing storing = {.kv = kv,
+                              .layout = nmlp_kv_layout_of(kv),
+                              .head = head,
+                              .k = k + head * kv->head_dim,
+                              .v = v + head * kv->head_dim,
+                              .first = first,
+                              .end = first + s};
+    store_head_bf16(&storing);
+}
+
+void nmlp_kv_store(const nmlp_kv *kv, const float *k, const float *v, int64_t first, int64_t s) {
+    for (int64_t head = 0; head < kv->n_heads; head++) nmlp_kv_store_head(kv, head, k, v, first, s);
 }

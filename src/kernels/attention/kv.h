@@ -22,6 +22,9 @@ typedef struct nmlp_kv_layout {
 
 nmlp_kv_layout nmlp_kv_layout_of(const nmlp_kv *kv);
 
+/* One head of what nmlp_kv_store takes. */
+void nmlp_kv_store_head(const nmlp_kv *kv, int64_t head, const float *k, const float *v, int64_t first, int64_t s);
+
 static inline bool nmlp_kv_in_bf16(const nmlp_kv *kv) { return kv->kernels->bf16_activations; }
 
 static inline int64_t nmlp_kv_page_positions(const nmlp_kv *kv) { return kv->pages ? kv->page : kv->len; }
