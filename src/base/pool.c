@@ -156,25 +156,32 @@ static bool fetch_unit(const struct worker *self, uint64_t seen, const char *uni
     return true;
 }
 
-/* Only where nobody else wants this CPU: there, to look for work is all that a thread should do. */
-static void fetch_ahead(const struct worker *self, uint64_t seen, const nmlp_pool_ahead *ahead) {
-    const nmlp_pool *pool = self->pool;
+/* Some parts side by side, while no more than *left bytes are fetched. False: that is all. */
+static bool fetch_parts(const struct worker *self, uint64_t seen, const nmlp_pool_ahead_part *parts, int n_parts,
+                        size_t *left) {
     int n = active_in(seen);
-    size_t left = ahead->thread_bytes;
-    bool more = ahead->n_parts > 0;
-    if (atomic_load_explicit(&pool->spin_ns, memory_order_relaxed) < SPIN_MOST_NS) return;
+    bool more = n_parts > 0;
     for (int64_t i = 0; more; i++) {
         more = false;
-        for (int j = 0; j < ahead->n_parts; j++) {
-            const nmlp_pool_ahead_part *part = &ahead->parts[j];
+        for (int j = 0; j < n_parts; j++) {
+            const nmlp_pool_ahead_part *part = &parts[j];
             int64_t at = part->n_units * self->index / n + i;
             if (!part->memory || at >= part->n_units * (self->index + 1) / n) continue;
-            if (left < part->unit_bytes) return;
-            if (!fetch_unit(self, seen, part->memory + part->unit_bytes * (size_t)at, part->unit_bytes)) return;
-            left -= part->unit_bytes;
+            if (*left < part->unit_bytes) return false;
+            if (!fetch_unit(self, seen, part->memory + part->unit_bytes * (size_t)at, part->unit_bytes)) return false;
+            *left -= part->unit_bytes;
             more = true;
         }
     }
+    return true;
+}
+
+/* Only where nobody else wants this CPU: there, to look for work is all that a thread should do. */
+static void fetch_ahead(const struct worker *self, uint64_t seen, const nmlp_pool_ahead *ahead) {
+    size_t left = ahead->thread_bytes;
+    if (atomic_load_explicit(&self->pool->spin_ns, memory_order_relaxed) < SPIN_MOST_NS) return;
+    if (fetch_parts(self, seen, ahead->parts, ahead->n_parts, &left))
+        fetch_parts(self, seen, ahead->parts + ahead->n_parts, ahead->n_then, &left);
 }
 
 static void *worker_main(void *arg) {
@@ -220,6 +227,13 @@ void nmlp_pool_run_on(nmlp_pool *pool, int n, nmlp_pool_job *job, void *ctx) {
 
 void nmlp_pool_run(nmlp_pool *pool, nmlp_pool_job *job, void *ctx) {
     nmlp_pool_run_on(pool, nmlp_pool_threads(pool), job, ctx);
+}
+
+void nmlp_pool_ahead_then(nmlp_pool_ahead *ahead, const nmlp_pool_ahead *later) {
+    for (int i = 0; i < later->n_parts && ahead->n_parts + i < NMLP_POOL_AHEAD_PARTS; i++) {
+        ahead->parts[ahead->n_parts + i] = later->parts[i];
+        ahead->n_then = i + 1;
+    }
 }
 
 void nmlp_pool_set_ahead(nmlp_pool *pool, const nmlp_pool_ahead *ahead) {

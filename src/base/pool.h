@@ -39,12 +39,16 @@ typedef struct nmlp_pool_ahead_part {
     int64_t n_units;
 } nmlp_pool_ahead_part;
 
-enum { NMLP_POOL_AHEAD_PARTS = 3 };
+enum { NMLP_POOL_AHEAD_PARTS = 5 };
 typedef struct nmlp_pool_ahead {
-    nmlp_pool_ahead_part parts[NMLP_POOL_AHEAD_PARTS]; /* read side by side */
-    int n_parts;
+    nmlp_pool_ahead_part parts[NMLP_POOL_AHEAD_PARTS];
+    int n_parts;         /* read side by side */
+    int n_then;          /* parts behind those, side by side too, but after them */
     size_t thread_bytes; /* the most that one thread brings near */
 } nmlp_pool_ahead;
+
+/* Appends what `later` begins with. */
+void nmlp_pool_ahead_then(nmlp_pool_ahead *ahead, const nmlp_pool_ahead *later);
 
 /* From the next job on: what a thread that has ended its part of a job prefetches while it waits for another one, so
  * that memory does not wait too. NULL: nothing. Memory that is gone by then does no harm. */

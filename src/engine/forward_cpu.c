@@ -405,6 +405,10 @@ static void project(nmlp_cpu_forward *f, int64_t l, const float *rows, int64_t n
         o->attention_input(o->ctx, l, rows, n);
     }
     nmlp_pool_ahead ahead = projection_ahead(&layer->attention[NMLP_ATTENTION_O], 1);
+    if (layer->mlp) { /* while attention reads no weights */
+        nmlp_pool_ahead later = nmlp_mlp_ahead(layer->mlp);
+        nmlp_pool_ahead_then(&ahead, &later);
+    }
     set_ahead(f, n, &ahead);
     project_rows(f, layer, rows, n);
     int64_t d = c->head_dim;
