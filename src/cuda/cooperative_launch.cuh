@@ -43,13 +43,25 @@ inline cudaError_t launch_dependent(void (*kernel)(Args...), dim3 grid, int thre
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-/* Lets the next kernel begin (it may prefetch weights), then waits until the one before has ended. The first thing that
- * every block of a dependent kernel does: a kernel that ends before its predecessor would break the chain. */
-__device__ __forceinline__ void wait_previous() {
+/* Lets the next kernel begin; it may prefetch weights. */
+__device__ __forceinline__ void begin_dependents() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/* Waits until the kernel before has ended. Every block of a dependent kernel does: a kernel that ends before its
+ * predecessor would break the chain. */
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+/* The first thing that a dependent kernel does, where it has nothing to do in between. */
+__device__ __forceinline__ void wait_previous() {
+    begin_dependents();
+    await_previous();
 }
 
 #endif

@@ -3,6 +3,7 @@
 #define NMLP_CUDA_BATCH_BATCH_INTERNAL_H
 
 #include "cuda/batch/batch_kernels.h"
+#include "cuda/batch/gemm_resident_sm90.h"
 #include "cuda/batch/step_plan.h"
 #include "cuda/decode/decode_step.h"
 #include "cuda/engine_internal.h"
@@ -15,13 +16,39 @@ enum {
     NMLP_CUDA_ROW_WORDS = 7    /* 32-bit words of a row's description, see nmlp_cuda_step_rows */
 };
 
+/* What is being compared; read once from NMLP_LAB and NMLP_LAB_SKIP. */
+enum {
+    NMLP_CUDA_LAB_RESIDENT = 1,
+    NMLP_CUDA_LAB_FOLD = 2,
+    NMLP_CUDA_LAB_KEYS_AHEAD = 4,
+    NMLP_CUDA_LAB_O_AHEAD = 8,
+    NMLP_CUDA_LAB_QKV_AHEAD = 16,
+    NMLP_CUDA_LAB_MLP_AHEAD = 32,
+    NMLP_CUDA_LAB_SINGLE = 64,
+    NMLP_CUDA_LAB_ALL = 63,
+    NMLP_CUDA_SKIP_NORMS = 1,
+    NMLP_CUDA_SKIP_QKV = 2,
+    NMLP_CUDA_SKIP_ATTENTION = 4,
+    NMLP_CUDA_SKIP_O = 8,
+    NMLP_CUDA_SKIP_MLP = 16,
+    NMLP_CUDA_SKIP_HEAD = 32
+};
+int nmlp_cuda_lab(void);
+int nmlp_cuda_lab_skip(void);
+
+/* A GEMM of few rows, on one of two kernels. */
+typedef struct nmlp_cuda_few_gemm {
+    nmlp_cuda_gemm_resident resident; /* of no tiles: the other */
+    nmlp_cuda_mlp_rows32_program rows32;
+} nmlp_cuda_few_gemm;
+
 /* How one layer runs with few rows. */
 typedef struct nmlp_cuda_few_layer {
     enum { NMLP_CUDA_FEW_GEMM, NMLP_CUDA_FEW_ROWS32, NMLP_CUDA_FEW_CLUSTER4 } mlp_kernel;
     nmlp_cuda_mlp_cluster4_program cluster4;
     nmlp_cuda_mlp_rows32_program rows32;
-    nmlp_cuda_mlp_rows32_program qkv;
-    nmlp_cuda_mlp_rows32_program o;
+    nmlp_cuda_few_gemm qkv;
+    nmlp_cuda_few_gemm o;
 } nmlp_cuda_few_layer;
 
 typedef struct nmlp_cuda_few_rows {
@@ -29,6 +56,7 @@ typedef struct nmlp_cuda_few_rows {
     nmlp_cuda_few_layer *layers; /* [n_layers] */
     nmlp_cuda_mlp_rows32_program head;
     nmlp_cuda_step step; /* of decode rows alone */
+    bool folds_norms;    /* all but the first and the last are parts of the GEMMs */
 } nmlp_cuda_few_rows;
 
 /* Device memory and programs of a step. */
@@ -54,8 +82,9 @@ typedef struct nmlp_cuda_forward {
     void *mixed;                 /* bf16 [max_rows, n_heads*D padded] */
     float *squares;              /* f32 [rows of a step in one launch]: sums of squares of hidden */
     nmlp_cuda_cache_maps
-        *maps;      /* [n_layers]; NULL: chips and head sizes that attention_prefill_sm90.cu has nothing for */
-    float *partial; /* of decode attention */
+        *maps;          /* [n_layers]; NULL: chips and head sizes that attention_prefill_sm90.cu has nothing for */
+    float *square_sums; /* f32 [few rows, H padded / SQUARES_COLS] */
+    float *partial;     /* of decode attention */
     uint32_t *arrived;
     void *head_input;            /* bf16 [LOGIT_ROWS, H padded] */
     float *logits;               /* f32 [LOGIT_ROWS, V padded] */
@@ -78,6 +107,8 @@ typedef struct nmlp_cuda_step_shape {
     int32_t n_chunks;
 } nmlp_cuda_step_shape;
 
+/* The programs of that many rows; takes memory from the arena. */
+nmlp_status nmlp_cuda_few_rows_plan(nmlp_cuda_forward *f, nmlp_cuda_few_rows *few, nmlp_err *err);
 nmlp_status nmlp_cuda_forward_create(nmlp_cuda_forward *f, const float *rope, nmlp_err *err);
 void nmlp_cuda_forward_destroy(nmlp_cuda_forward *f);
 /* Rows beyond the few are padded to a multiple of this, so that there are few shapes of GEMM. */

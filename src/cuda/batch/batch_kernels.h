@@ -71,7 +71,10 @@ typedef struct nmlp_cuda_paged_attention {
     const int32_t *tables; /* [sequences, table_pages] */
     void *out;             /* bf16 [rows, out_pitch] */
     const nmlp_cuda_query_tile *tiles;
-    float *partial; /* f32 [rows, n_heads, chunks, D + 2] of decode rows: result, largest score, sum */
+    const void *next; /* what the launch after decode attention reads first, for L2 */
+    int64_t next_bytes;
+    int32_t asks_early; /* decode attention has L2 ask for its keys before the launch before it has ended */
+    float *partial;     /* f32 [rows, n_heads, chunks, D + 2] of decode rows: result, largest score, sum */
     uint32_t *
         arrived; /* [rows, n_kv_heads * head groups] blocks that have stored their partial result; zero between steps */
     float eps;

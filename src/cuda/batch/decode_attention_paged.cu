@@ -1,6 +1,7 @@
 /* Decode attention as a kernel of its own: a block per (row, kv head, chunk of keys). */
 #include "cuda/batch/decode_attention_paged.cuh"
 #include "cuda/cooperative_launch.cuh"
+#include "cuda/l2_prefetch.cuh"
 
 namespace {
 
@@ -16,11 +17,33 @@ struct block_link {
     }
 };
 
+/* Every thread asks for the part of a page of keys, or of values, that the unit reads. Which keys those are was known
+ * before the kernel before; where it was not, and the answer is an old one, nothing is lost but the reading. */
+__device__ __forceinline__ void ask_for_keys(const nmlp_cuda_paged_attention &a, const attention_unit &unit) {
+    const int sequence = __ldcg(a.rows.sequence + unit.row);
+    if (!a.asks_early || sequence < 0) return;
+    const key_range range = range_of(__ldcg(a.rows.position + unit.row), unit.chunk); /* its own key is not there */
+    const int kv_head = unit.group / head_groups(a.n_heads, a.n_kv_heads);
+    const int first = (range.begin / NMLP_CUDA_PAGE_POSITIONS + (int)threadIdx.x / 2) * NMLP_CUDA_PAGE_POSITIONS;
+    if (first >= range.end) return;
+    const int page =
+        __ldcg(a.tables + (int64_t)sequence * a.table_pages + min(first / NMLP_CUDA_PAGE_POSITIONS, a.table_pages - 1));
+    const int64_t at = ((int64_t)page * a.n_kv_heads + kv_head) * NMLP_CUDA_PAGE_POSITIONS * a.head_dim;
+    const void *pages = threadIdx.x % 2 ? a.v_pages : a.k_pages;
+    prefetch_bytes(static_cast<const __nv_bfloat16 *>(pages) + at,
+                   (uint32_t)(min(NMLP_CUDA_PAGE_POSITIONS, range.end - first) * a.head_dim * 2));
+}
+
 template <int LANES>
 __global__ void __launch_bounds__(ATTENTION_WARPS * 32, BLOCKS_PER_SM)
     decode_attention_kernel(const nmlp_cuda_paged_attention a) {
     __shared__ attention_shared mem;
-    wait_previous();
+    begin_dependents();
+    ask_for_keys(a, {(int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z});
+    if (threadIdx.x == 0)
+        prefetch_share(a.next, a.next_bytes, (int)(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)),
+                       (int)(gridDim.x * gridDim.y * gridDim.z));
+    await_previous();
     if (a.rows.sequence[blockIdx.x] < 0) return;
     attend<LANES>(a, mem, {(int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z}, block_link{});
 }

@@ -8,75 +8,6 @@ static const int32_t few_rows[NMLP_CUDA_FEW_BUCKETS] = {8, 16, 32};
 
 enum { STEP_ROWS_MAX = 8 }; /* of a step in one launch: what was measured faster */
 
-/* ---- programs of few rows ---- */
-
-static bool same_matrix(const nmlp_cuda_matrix *a, const nmlp_cuda_matrix *b) { return a->n == b->n && a->k == b->k; }
-
-static bool same_mlp(const nmlp_cuda_mlp_weights *a, const nmlp_cuda_mlp_weights *b) {
-    return a->gate_rank == b->gate_rank && a->up_rank == b->up_rank && a->up_start == b->up_start &&
-           same_matrix(&a->basis, &b->basis) && same_matrix(&a->gate, &b->gate) && same_matrix(&a->up, &b->up) &&
-           same_matrix(&a->down_basis, &b->down_basis) && same_matrix(&a->down, &b->down);
-}
-
-/* The first layer before `l` with MLP matrices of the same shapes, or -1. */
-static int64_t similar_layer(const nmlp_cuda_engine *e, int64_t l) {
-    for (int64_t i = 0; i < l; i++)
-        if (same_mlp(&e->layers[i].mlp, &e->layers[l].mlp)) return i;
-    return -1;
-}
-
-static nmlp_status plan_mlp(nmlp_cuda_forward *f, nmlp_cuda_few_rows *few, int64_t l, nmlp_err *err) {
-    const nmlp_cuda_engine *e = f->engine;
-    const nmlp_cuda_mlp_weights *w = &e->layers[l].mlp;
-    int32_t pitch = nmlp_cuda_pad(e->model->config.hidden);
-    nmlp_cuda_few_layer *layer = &few->layers[l];
-    const nmlp_cuda_mlp_call call = {
-        .weights = w, .x = f->normed, .y = f->delta, .x_pitch = pitch, .y_pitch = pitch, .s = few->rows};
-    int64_t similar = similar_layer(e, l);
-    const nmlp_cuda_few_layer *like = similar >= 0 ? &few->layers[similar] : NULL;
-    layer->mlp_kernel = NMLP_CUDA_FEW_GEMM;
-    if (few->rows > nmlp_cuda_mlp_fused_rows(&e->device, nmlp_cuda_mlp_weights_bytes(w))) return NMLP_OK;
-    if (nmlp_cuda_mlp_cluster4_fits(&call, &e->device)) {
-        layer->mlp_kernel = NMLP_CUDA_FEW_CLUSTER4;
-        return nmlp_cuda_mlp_cluster4_plan(&layer->cluster4, &call, like ? &like->cluster4 : NULL, &e->device,
-                                           &f->arena, err);
-    }
-    layer->mlp_kernel = NMLP_CUDA_FEW_ROWS32;
-    return nmlp_cuda_mlp_rows32_plan(&layer->rows32, &call, like ? &like->rows32 : NULL, &e->device, &f->arena, err);
-}
-
-static nmlp_status plan_few(nmlp_cuda_forward *f, nmlp_cuda_few_rows *few, nmlp_err *err) {
-    const nmlp_cuda_engine *e = f->engine;
-    for (int64_t l = 0; l < e->model->config.n_layers; l++) {
-        const nmlp_cuda_layer *layer = &e->layers[l];
-        const nmlp_cuda_gemm_call qkv = {.w = &layer->qkv,
-                                         .x = f->normed,
-                                         .y = f->qkv,
-                                         .x_pitch = layer->qkv.k,
-                                         .y_pitch = nmlp_cuda_pad(layer->qkv.n),
-                                         .s = few->rows};
-        const nmlp_cuda_gemm_call o = {.w = &layer->o,
-                                       .x = f->mixed,
-                                       .y = f->delta,
-                                       .x_pitch = layer->o.k,
-                                       .y_pitch = nmlp_cuda_pad(layer->o.n),
-                                       .s = few->rows};
-        const nmlp_cuda_few_layer *like = l > 0 ? &few->layers[0] : NULL;
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_mlp_rows32_plan_gemm(&few->layers[l].qkv, &qkv, like ? &like->qkv : NULL,
-                                                             &e->device, &f->arena, err));
-        NMLP_RETURN_IF_FAILED(
-            nmlp_cuda_mlp_rows32_plan_gemm(&few->layers[l].o, &o, like ? &like->o : NULL, &e->device, &f->arena, err));
-        NMLP_RETURN_IF_FAILED(plan_mlp(f, few, l, err));
-    }
-    const nmlp_cuda_gemm_call head = {.w = &e->lm_head,
-                                      .x = f->head_input,
-                                      .y = f->logits,
-                                      .x_pitch = e->lm_head.k,
-                                      .y_pitch = nmlp_cuda_pad(e->lm_head.n),
-                                      .s = few->rows};
-    return nmlp_cuda_mlp_rows32_plan_gemm(&few->head, &head, NULL, &e->device, &f->arena, err);
-}
-
 nmlp_cuda_step_rows nmlp_cuda_forward_rows(const nmlp_cuda_forward *f, int32_t n) {
     int32_t *words = f->row_words;
     return (nmlp_cuda_step_rows){.ids = words,
@@ -155,6 +86,8 @@ static void take_rows(nmlp_cuda_forward *f) {
     f->q = nmlp_cuda_arena_take(arena, rows * q_dim * 2);
     f->mixed = nmlp_cuda_arena_take(arena, rows * (size_t)nmlp_cuda_pad((int64_t)q_dim) * 2);
     f->squares = nmlp_cuda_arena_take(arena, STEP_ROWS_MAX * sizeof *f->squares);
+    f->square_sums = nmlp_cuda_arena_take(arena, (size_t)few_rows[NMLP_CUDA_FEW_BUCKETS - 1] * hidden /
+                                                     NMLP_CUDA_SQUARES_COLS * sizeof *f->square_sums);
     f->partial = nmlp_cuda_arena_take(arena, decode_rows * (size_t)c->n_heads * NMLP_CUDA_ATTENTION_CHUNKS_MAX *
                                                  (size_t)(c->head_dim + 2) * sizeof(float));
     f->arrived = nmlp_cuda_arena_take(
@@ -199,7 +132,7 @@ static nmlp_status lay_out(nmlp_cuda_forward *f, const float *rope, nmlp_err *er
     take_rows(f);
     NMLP_RETURN_IF_FAILED(take_mlp_buffers(f, err));
     for (int i = 0; i < NMLP_CUDA_FEW_BUCKETS; i++) {
-        NMLP_RETURN_IF_FAILED(plan_few(f, &f->few[i], err));
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_few_rows_plan(f, &f->few[i], err));
         if (f->few[i].rows <= STEP_ROWS_MAX) NMLP_RETURN_IF_FAILED(plan_step(f, &f->few[i], err));
     }
     NMLP_RETURN_IF_FAILED(plan_one(f, err));
@@ -288,6 +221,14 @@ static nmlp_status run_gemm(nmlp_cuda_forward *f, const nmlp_cuda_mlp_rows32_pro
     return nmlp_cuda_blas_run(f->blas, &g, f->stream, err);
 }
 
+static nmlp_status run_few_gemm(nmlp_cuda_forward *f, const nmlp_cuda_few_gemm *gemm, float *y, const void *x,
+                                const nmlp_cuda_matrix *w, int32_t n, nmlp_err *err) {
+    if (gemm && gemm->resident.n8_tiles)
+        return NMLP_CUDA_CHECK(nmlp_cuda_gemm_resident_launch(&gemm->resident, f->stream),
+                               "launching a GEMM of few rows", err);
+    return run_gemm(f, gemm ? &gemm->rows32 : NULL, y, x, w, n, err);
+}
+
 /* hidden += delta + bias; normed = its norm. */
 static nmlp_status add_norm(nmlp_cuda_forward *f, const float *delta, const float *bias, const float *weight, int32_t n,
                             nmlp_err *err) {
@@ -334,6 +275,11 @@ static nmlp_status run_attention(nmlp_cuda_forward *f, const nmlp_cuda_step_shap
     a.n_decode_rows = shape->n_decode_rows;
     a.n_tiles = shape->n_tiles;
     a.n_chunks = shape->n_chunks;
+    a.asks_early = nmlp_cuda_lab() & NMLP_CUDA_LAB_KEYS_AHEAD && shape->n_tiles == 0;
+    if (nmlp_cuda_lab() & NMLP_CUDA_LAB_O_AHEAD && few_for(f, shape->n_rows) && shape->n_tiles == 0) {
+        a.next = layer->o.data;
+        a.next_bytes = (int64_t)nmlp_cuda_matrix_bytes(&layer->o);
+    }
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_batch_rope_append(&a, f->stream), "launching the rotation", err));
     NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(nmlp_cuda_batch_decode_attention(&a, f->stream), "launching decode attention", err));
@@ -389,15 +335,20 @@ nmlp_status nmlp_cuda_forward_layers(nmlp_cuda_forward *f, const nmlp_cuda_step_
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_batch_embed(f->hidden, e->embedding.data, &rows, n,
                                                                 nmlp_cuda_pad(e->model->config.hidden), f->stream),
                                           "launching the embedding", err));
+    int skip = nmlp_cuda_lab_skip();
+    bool norms = !(few && few->folds_norms) && !(skip & NMLP_CUDA_SKIP_NORMS);
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
         const nmlp_cuda_layer *layer = &e->layers[l];
         const nmlp_cuda_few_layer *here = few ? &few->layers[l] : NULL;
-        NMLP_RETURN_IF_FAILED(add_norm(f, l ? f->delta : NULL, NULL, layer->attention_norm, n, err));
-        NMLP_RETURN_IF_FAILED(run_gemm(f, here ? &here->qkv : NULL, f->qkv, f->normed, &layer->qkv, n, err));
-        NMLP_RETURN_IF_FAILED(run_attention(f, shape, l, err));
-        NMLP_RETURN_IF_FAILED(run_gemm(f, here ? &here->o : NULL, f->delta, f->mixed, &layer->o, n, err));
-        NMLP_RETURN_IF_FAILED(add_norm(f, f->delta, layer->o_bias, layer->mlp_norm, n, err));
-        NMLP_RETURN_IF_FAILED(run_mlp(f, here, l, n, err));
+        if (norms || l == 0)
+            NMLP_RETURN_IF_FAILED(add_norm(f, l ? f->delta : NULL, NULL, layer->attention_norm, n, err));
+        if (!(skip & NMLP_CUDA_SKIP_QKV))
+            NMLP_RETURN_IF_FAILED(run_few_gemm(f, here ? &here->qkv : NULL, f->qkv, f->normed, &layer->qkv, n, err));
+        if (!(skip & NMLP_CUDA_SKIP_ATTENTION)) NMLP_RETURN_IF_FAILED(run_attention(f, shape, l, err));
+        if (!(skip & NMLP_CUDA_SKIP_O))
+            NMLP_RETURN_IF_FAILED(run_few_gemm(f, here ? &here->o : NULL, f->delta, f->mixed, &layer->o, n, err));
+        if (norms) NMLP_RETURN_IF_FAILED(add_norm(f, f->delta, layer->o_bias, layer->mlp_norm, n, err));
+        if (!(skip & NMLP_CUDA_SKIP_MLP)) NMLP_RETURN_IF_FAILED(run_mlp(f, here, l, n, err));
     }
     return NMLP_OK;
 }
@@ -429,7 +380,9 @@ nmlp_status nmlp_cuda_forward_head(nmlp_cuda_forward *f, const nmlp_cuda_step_sh
                                      .pitch = nmlp_cuda_pad(c->vocab)};
     if (!nmlp_cuda_forward_is_one_launch(f, shape)) {
         NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_batch_add_norm(&norm, f->stream), "launching a norm", err));
-        NMLP_RETURN_IF_FAILED(run_gemm(f, few ? &few->head : NULL, f->logits, f->head_input, &e->lm_head, padded, err));
+        if (!(nmlp_cuda_lab_skip() & NMLP_CUDA_SKIP_HEAD))
+            NMLP_RETURN_IF_FAILED(
+                run_gemm(f, few ? &few->head : NULL, f->logits, f->head_input, &e->lm_head, padded, err));
     }
     return NMLP_CUDA_CHECK(nmlp_cuda_batch_choose_launch(&choose, f->stream), "launching the choice", err);
 }

@@ -106,6 +106,8 @@ template <int NT> __device__ void multiply(const nmlp_cuda_mlp_cluster4_program 
     progress at = {};
     asm volatile("griddepcontrol.wait;" ::: "memory"); /* what the launch before wrote is seen */
     if (threadIdx.x == 0) mem.sh->launch = atomicAdd(prog.tickets, 1u) / gridDim.x;
+    row_squares<NT> squares;
+    load_squares<NT, WARPS>(squares, prog.scale, prog.s);
     for (int i = 0; i < prog.n_products; i++) {
         const nmlp_cuda_mlp_cluster4_product &ph = prog.product[i];
         const block_tile first = tile_of_pass(prog, ph, mem, 0);
@@ -114,7 +116,10 @@ template <int NT> __device__ void multiply(const nmlp_cuda_mlp_cluster4_program 
             mbar_wait(&mem.sh->act_full, 0);
         } else {
             stage_input<NT>(prog, ph, first, mem, at.into_set);
-            if (i == 0) cluster_wait(); /* the other blocks' barriers are ready */
+            if (i == 0) {
+                put_scales<NT, WARPS>(mem.sh->scales, squares, prog.scale, prog.s);
+                cluster_wait(); /* the other blocks' barriers are ready */
+            }
             consumer_sync();
         }
         if (i == 0) {

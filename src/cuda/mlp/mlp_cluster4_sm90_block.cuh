@@ -8,6 +8,7 @@
 
 #include "cuda/mlp/mlp_cluster4_sm90.h"
 #include "cuda/decode/decode_ring.cuh"
+#include "cuda/residual.cuh"
 
 namespace {
 
@@ -40,6 +41,7 @@ struct shared_head {
     uint64_t sums_free; /* all blocks have read theirs */
     uint64_t act_full;
     uint32_t launch;
+    float scales[32]; /* of the input's rows */
 };
 
 struct block_memory {

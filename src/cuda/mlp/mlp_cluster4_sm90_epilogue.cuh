@@ -121,6 +121,7 @@ __device__ __forceinline__ void epilogue_swiglu(const nmlp_cuda_mlp_cluster4_pro
     uint32_t to[AT_ONCE];
     float2 gate[AT_ONCE];
     float2 up[AT_ONCE];
+    float scale[AT_ONCE];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         const int pair = min((int)threadIdx.x + i * WARPS * 32, n - 1);
@@ -128,12 +129,17 @@ __device__ __forceinline__ void epilogue_swiglu(const nmlp_cuda_mlp_cluster4_pro
         const unsigned char *at =
             mem.sums + n8_tile * 2 * CLUSTER * shape<NT>::n8_bytes + pair % pairs<NT>::per_octet * pairs<NT>::bytes;
         const int column = row + (n8_tile * CLUSTER + mem.rank) * N8 - mem.cluster * prog.window;
-        to[i] = shared_address(mem.act) + token_of<NT>(pair % pairs<NT>::per_octet) * prog.act_pitch + column * 2;
+        const int token = token_of<NT>(pair % pairs<NT>::per_octet);
+        to[i] = shared_address(mem.act) + token * prog.act_pitch + column * 2;
+        scale[i] = mem.sh->scales[token];
         gate[i] = add_sources<NT>(at, CLUSTER);
         up[i] = add_sources<NT>(at + CLUSTER * shape<NT>::n8_bytes, CLUSTER);
     }
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) share_rows<NT>(mem, to[i], (int)threadIdx.x + i * WARPS * 32 < n, gate[i], up[i]);
+    for (int i = 0; i < AT_ONCE; i++)
+        share_rows<NT>(mem, to[i], (int)threadIdx.x + i * WARPS * 32 < n,
+                       make_float2(gate[i].x * scale[i], gate[i].y * scale[i]),
+                       make_float2(up[i].x * scale[i], up[i].y * scale[i]));
 }
 
 /* Sums of the block's n8 tiles go to all clusters, or are the MLP's. */

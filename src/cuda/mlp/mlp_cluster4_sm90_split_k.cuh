@@ -192,6 +192,9 @@ __device__ __forceinline__ void join_parts(const nmlp_cuda_mlp_cluster4_program 
         const row_pair<NT> mine = row_pair_of<NT>(first, stride);
         const bool wanted = mine.half < HALVES_AT_ONCE && first + mine.half * stride < n;
         const result_place place = place_of(prog, ph, into_set, mine.row, mine.token);
+        const bool adds = prog.residual.hidden != nullptr;
+        residual_pair before = {};
+        if (adds && wanted) before = load_residual(prog.residual, mine.token, mine.row, place.n);
         float sum[HALVES_AT_ONCE][P::values] = {};
         const char *from = packets_of<NT>(prog, first / 2) + first % 2 * (P::n8_bytes / 2);
         poll_first<NT>(from, n_sources, tag);
@@ -221,10 +224,16 @@ __device__ __forceinline__ void join_parts(const nmlp_cuda_mlp_cluster4_program 
                 all[((i * READERS + reader) * HALF_LANES + threadIdx.x % HALF_LANES) * NT + j] =
                     make_float2(sum[i][j * 2], sum[i][j * 2 + 1]);
         consumer_sync();
+        float squares = 0;
         if (wanted) {
             const float2 v = add_readers<NT>(all + mine.half * READERS * row_pair<NT>::per_half + mine.in_half);
-            put_rows(place, v.x, v.y);
+            if (adds)
+                squares = add_residual(prog.residual, before, mine.token, mine.row, place.n, v);
+            else
+                put_rows(place, v.x, v.y);
         }
+        if (adds)
+            put_squares(prog.residual, mine.token, mine.row, wanted && place.n > 0 && mine.row % N8 == 0, NT, squares);
         consumer_sync(); /* X's next columns go there */
     }
 }
