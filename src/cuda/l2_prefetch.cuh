@@ -23,16 +23,4 @@ __device__ __forceinline__ void prefetch_share(const void *from, int64_t bytes, 
         prefetch_bytes(static_cast<const char *>(from) + at, (uint32_t)min(PIECE, end - at));
 }
 
-/* A box that a tensor map describes. */
-__device__ __forceinline__ void prefetch_box(const void *map, int column, int row) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row)
-                 : "memory");
-#else
-    (void)map;
-    (void)column;
-    (void)row;
-#endif
-}
-
 #endif

@@ -1,5 +1,5 @@
-/* Hopper's instructions that several kernels use: mbarriers by shared address, boxes copied by TMA, and the frame of
- * wgmma. Code that includes this stands behind __CUDA_ARCH_FEAT_SM90_ALL. */
+/* Hopper's instructions that several kernels use: mbarriers by shared address, boxes copied by TMA, clusters, and the
+ * frame of wgmma. Code that includes this stands behind __CUDA_ARCH_FEAT_SM90_ALL. */
 #ifndef NMLP_CUDA_SM90_CUH
 #define NMLP_CUDA_SM90_CUH
 
@@ -44,6 +44,33 @@ __device__ __forceinline__ void load_box(uint32_t to, const void *map, int col, 
                  "l"(map), "r"(col), "r"(row), "r"(full)
                  : "memory");
 }
+
+/* The same for what is read once, which leaves L2 first. */
+__device__ __forceinline__ void load_box_once(uint32_t to, const void *map, int col, int row, uint32_t full) {
+    const uint64_t EVICT_FIRST = 0x12F0000000000000ull; /* what createpolicy makes of L2::evict_first */
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(col), "r"(row), "r"(full), "l"(EVICT_FIRST)
+                 : "memory");
+}
+
+__device__ __forceinline__ void prefetch_map(const void *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* What is at `address` in this block, in block `rank` of the cluster. */
+__device__ __forceinline__ uint32_t mapa(uint32_t address, int rank) {
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+
+/* Relaxed: barriers are made visible by a fence of their own, and nothing else is handed over; a release would be a
+ * fence of the whole chip. */
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 /* A matrix in rows of 128 bytes, swizzled as TMA does. Where the rows are those of the product's inner dimension (an
  * operand transposed), further columns lie `block_bytes` apart. */

@@ -16,26 +16,6 @@ enum {
     NMLP_CUDA_ROW_WORDS = 7    /* 32-bit words of a row's description, see nmlp_cuda_step_rows */
 };
 
-/* What is being compared; read once from NMLP_LAB and NMLP_LAB_SKIP. */
-enum {
-    NMLP_CUDA_LAB_RESIDENT = 1,
-    NMLP_CUDA_LAB_FOLD = 2,
-    NMLP_CUDA_LAB_KEYS_AHEAD = 4,
-    NMLP_CUDA_LAB_O_AHEAD = 8,
-    NMLP_CUDA_LAB_QKV_AHEAD = 16,
-    NMLP_CUDA_LAB_MLP_AHEAD = 32,
-    NMLP_CUDA_LAB_SINGLE = 64,
-    NMLP_CUDA_LAB_ALL = 63,
-    NMLP_CUDA_SKIP_NORMS = 1,
-    NMLP_CUDA_SKIP_QKV = 2,
-    NMLP_CUDA_SKIP_ATTENTION = 4,
-    NMLP_CUDA_SKIP_O = 8,
-    NMLP_CUDA_SKIP_MLP = 16,
-    NMLP_CUDA_SKIP_HEAD = 32
-};
-int nmlp_cuda_lab(void);
-int nmlp_cuda_lab_skip(void);
-
 /* A GEMM of few rows, on one of two kernels. */
 typedef struct nmlp_cuda_few_gemm {
     nmlp_cuda_gemm_resident resident; /* of no tiles: the other */

@@ -1,26 +1,7 @@
 /* Programs of a step of few rows: which kernel each of its GEMMs takes. Where every layer's MLP is dense and on the
  * cluster kernel, and qkv and o fit in shared memory, norms are parts of the GEMMs around them (residual.h). */
-#include <stdlib.h>
-
 #include "cuda/batch/batch_internal.h"
 #include "cuda/batch/gemm_resident_plan.h"
-
-static int setting(const char *name, int otherwise) {
-    const char *text = getenv(name);
-    return text ? atoi(text) : otherwise;
-}
-
-int nmlp_cuda_lab(void) {
-    static int bits = -1;
-    if (bits < 0) bits = setting("NMLP_LAB", NMLP_CUDA_LAB_ALL);
-    return bits;
-}
-
-int nmlp_cuda_lab_skip(void) {
-    static int bits = -1;
-    if (bits < 0) bits = setting("NMLP_LAB_SKIP", 0);
-    return bits;
-}
 
 static bool same_matrix(const nmlp_cuda_matrix *a, const nmlp_cuda_matrix *b) { return a->n == b->n && a->k == b->k; }
 
@@ -73,8 +54,7 @@ static nmlp_cuda_gemm_call o_call(const nmlp_cuda_forward *f, int64_t l, int32_t
 static nmlp_status plan_gemm(nmlp_cuda_forward *f, nmlp_cuda_few_gemm *gemm, const nmlp_cuda_gemm_call *call,
                              const nmlp_cuda_few_gemm *like, nmlp_err *err) {
     const nmlp_cuda_device *device = &f->engine->device;
-    if (nmlp_cuda_lab() & NMLP_CUDA_LAB_RESIDENT)
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_gemm_resident_plan(&gemm->resident, call, device, &f->arena, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_gemm_resident_plan(&gemm->resident, call, device, &f->arena, err));
     if (gemm->resident.n8_tiles) return NMLP_OK;
     return nmlp_cuda_mlp_rows32_plan_gemm(&gemm->rows32, call, like ? &like->rows32 : NULL, device, &f->arena, err);
 }
@@ -82,7 +62,6 @@ static nmlp_status plan_gemm(nmlp_cuda_forward *f, nmlp_cuda_few_gemm *gemm, con
 static bool is_dense(const nmlp_cuda_mlp_weights *w) { return w->basis.n == 0 && w->down_basis.n == 0; }
 
 static bool can_fold_norms(const nmlp_cuda_forward *f, const nmlp_cuda_few_rows *few) {
-    if (!(nmlp_cuda_lab() & NMLP_CUDA_LAB_FOLD)) return false;
     for (int64_t l = 0; l < f->engine->model->config.n_layers; l++) {
         const nmlp_cuda_few_layer *layer = &few->layers[l];
         if (layer->mlp_kernel != NMLP_CUDA_FEW_CLUSTER4 || !is_dense(&f->engine->layers[l].mlp) ||
@@ -116,34 +95,6 @@ static void fold_norms(const nmlp_cuda_forward *f, nmlp_cuda_few_rows *few) {
     }
 }
 
-/* What o's launch asks L2 for. */
-static nmlp_cuda_gemm_ahead ahead_of(const nmlp_cuda_mlp_cluster4_program *mlp) {
-    const nmlp_cuda_mlp_cluster4_product *pair = &mlp->product[0];
-    int32_t box_rows = pair->box_n8 * NMLP_CUDA_MLP_CLUSTER4_N8;
-    if (pair->kind != NMLP_CUDA_MLP_CLUSTER4_GATE_UP) return (nmlp_cuda_gemm_ahead){0};
-    return (nmlp_cuda_gemm_ahead){.map = {pair->map[0], pair->map[1]},
-                                  .box_rows = box_rows,
-                                  .n_boxes =
-                                      ((pair->stage_n8 * NMLP_CUDA_MLP_CLUSTER4_N8) << pair->row_shift) / box_rows,
-                                  .cluster_rows = pair->cluster_rows,
-                                  .rows = pair->rows,
-                                  .n_slabs = pair->blocks,
-                                  .asked_for = setting("NMLP_LAB_COLUMNS", 3)};
-}
-
-static void ask_ahead(const nmlp_cuda_forward *f, nmlp_cuda_few_rows *few) {
-    int64_t n = f->engine->model->config.n_layers;
-    for (int64_t l = 0; l < n; l++) {
-        nmlp_cuda_few_layer *layer = &few->layers[l];
-        if (layer->mlp_kernel != NMLP_CUDA_FEW_CLUSTER4) continue;
-        if (layer->o.resident.n8_tiles && nmlp_cuda_lab() & NMLP_CUDA_LAB_MLP_AHEAD)
-            layer->o.resident.ahead = ahead_of(&layer->cluster4);
-        if (l + 1 == n || !(nmlp_cuda_lab() & NMLP_CUDA_LAB_QKV_AHEAD)) continue;
-        layer->cluster4.next = f->engine->layers[l + 1].qkv.data;
-        layer->cluster4.next_bytes = (int64_t)nmlp_cuda_matrix_bytes(&f->engine->layers[l + 1].qkv);
-    }
-}
-
 nmlp_status nmlp_cuda_few_rows_plan(nmlp_cuda_forward *f, nmlp_cuda_few_rows *few, nmlp_err *err) {
     const nmlp_cuda_engine *e = f->engine;
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
@@ -157,7 +108,6 @@ nmlp_status nmlp_cuda_few_rows_plan(nmlp_cuda_forward *f, nmlp_cuda_few_rows *fe
     }
     few->folds_norms = can_fold_norms(f, few);
     if (few->folds_norms) fold_norms(f, few);
-    ask_ahead(f, few);
     const nmlp_cuda_gemm_call head = {.w = &e->lm_head,
                                       .x = f->head_input,
                                       .y = f->logits,

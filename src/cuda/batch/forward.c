@@ -275,8 +275,8 @@ static nmlp_status run_attention(nmlp_cuda_forward *f, const nmlp_cuda_step_shap
     a.n_decode_rows = shape->n_decode_rows;
     a.n_tiles = shape->n_tiles;
     a.n_chunks = shape->n_chunks;
-    a.asks_early = nmlp_cuda_lab() & NMLP_CUDA_LAB_KEYS_AHEAD && shape->n_tiles == 0;
-    if (nmlp_cuda_lab() & NMLP_CUDA_LAB_O_AHEAD && few_for(f, shape->n_rows) && shape->n_tiles == 0) {
+    if (few_for(f, shape->n_rows) && shape->n_tiles == 0) {
+        a.asks_early = true;
         a.next = layer->o.data;
         a.next_bytes = (int64_t)nmlp_cuda_matrix_bytes(&layer->o);
     }
@@ -335,20 +335,17 @@ nmlp_status nmlp_cuda_forward_layers(nmlp_cuda_forward *f, const nmlp_cuda_step_
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_batch_embed(f->hidden, e->embedding.data, &rows, n,
                                                                 nmlp_cuda_pad(e->model->config.hidden), f->stream),
                                           "launching the embedding", err));
-    int skip = nmlp_cuda_lab_skip();
-    bool norms = !(few && few->folds_norms) && !(skip & NMLP_CUDA_SKIP_NORMS);
+    bool norms = !(few && few->folds_norms);
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
         const nmlp_cuda_layer *layer = &e->layers[l];
         const nmlp_cuda_few_layer *here = few ? &few->layers[l] : NULL;
         if (norms || l == 0)
             NMLP_RETURN_IF_FAILED(add_norm(f, l ? f->delta : NULL, NULL, layer->attention_norm, n, err));
-        if (!(skip & NMLP_CUDA_SKIP_QKV))
-            NMLP_RETURN_IF_FAILED(run_few_gemm(f, here ? &here->qkv : NULL, f->qkv, f->normed, &layer->qkv, n, err));
-        if (!(skip & NMLP_CUDA_SKIP_ATTENTION)) NMLP_RETURN_IF_FAILED(run_attention(f, shape, l, err));
-        if (!(skip & NMLP_CUDA_SKIP_O))
-            NMLP_RETURN_IF_FAILED(run_few_gemm(f, here ? &here->o : NULL, f->delta, f->mixed, &layer->o, n, err));
+        NMLP_RETURN_IF_FAILED(run_few_gemm(f, here ? &here->qkv : NULL, f->qkv, f->normed, &layer->qkv, n, err));
+        NMLP_RETURN_IF_FAILED(run_attention(f, shape, l, err));
+        NMLP_RETURN_IF_FAILED(run_few_gemm(f, here ? &here->o : NULL, f->delta, f->mixed, &layer->o, n, err));
         if (norms) NMLP_RETURN_IF_FAILED(add_norm(f, f->delta, layer->o_bias, layer->mlp_norm, n, err));
-        if (!(skip & NMLP_CUDA_SKIP_MLP)) NMLP_RETURN_IF_FAILED(run_mlp(f, here, l, n, err));
+        NMLP_RETURN_IF_FAILED(run_mlp(f, here, l, n, err));
     }
     return NMLP_OK;
 }
@@ -380,9 +377,7 @@ nmlp_status nmlp_cuda_forward_head(nmlp_cuda_forward *f, const nmlp_cuda_step_sh
                                      .pitch = nmlp_cuda_pad(c->vocab)};
     if (!nmlp_cuda_forward_is_one_launch(f, shape)) {
         NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_batch_add_norm(&norm, f->stream), "launching a norm", err));
-        if (!(nmlp_cuda_lab_skip() & NMLP_CUDA_SKIP_HEAD))
-            NMLP_RETURN_IF_FAILED(
-                run_gemm(f, few ? &few->head : NULL, f->logits, f->head_input, &e->lm_head, padded, err));
+        NMLP_RETURN_IF_FAILED(run_gemm(f, few ? &few->head : NULL, f->logits, f->head_input, &e->lm_head, padded, err));
     }
     return NMLP_CUDA_CHECK(nmlp_cuda_batch_choose_launch(&choose, f->stream), "launching the choice", err);
 }

@@ -1,19 +1,16 @@
 #include "cuda/batch/gemm_resident_plan.h"
 
-#include "cuda/batch/batch_internal.h"
 #include "cuda/tensor_map.h"
 
 /* As few rows of W in a cluster as leave one wave of them, a block on each multiprocessor: every block reads X. */
 static int32_t tiles_of_cluster(const nmlp_cuda_gemm_resident *like, const nmlp_cuda_device *device) {
-    static const int32_t pairs[] = {2, 4, 6, 8, 0};
-    static const int32_t singles[] = {2, 3, 4, 0};
-    const int32_t *all = like->cluster == 2 ? pairs : singles;
+    enum { MOST = 8 };
     nmlp_cuda_gemm_resident g = *like;
-    for (int i = 0; all[i]; i++) {
-        g.n8_tiles = all[i];
+    for (g.n8_tiles = NMLP_CUDA_GEMM_RESIDENT_BLOCKS; g.n8_tiles <= MOST;
+         g.n8_tiles += NMLP_CUDA_GEMM_RESIDENT_BLOCKS) {
         if (nmlp_cuda_gemm_resident_shared_bytes(&g) > device->shared_bytes) return 0;
-        int32_t most =
-            nmlp_cuda_smaller(device->n_blocks / g.cluster, nmlp_cuda_gemm_resident_clusters(&g, device->shared_bytes));
+        int32_t most = nmlp_cuda_smaller(device->n_blocks / NMLP_CUDA_GEMM_RESIDENT_BLOCKS,
+                                         nmlp_cuda_gemm_resident_clusters(&g, device->shared_bytes));
         if (nmlp_cuda_divide_up(g.n, g.n8_tiles * NMLP_CUDA_GEMM_RESIDENT_N8) <= most) return g.n8_tiles;
     }
     return 0;
@@ -35,8 +32,7 @@ nmlp_status nmlp_cuda_gemm_resident_plan(nmlp_cuda_gemm_resident *g, const nmlp_
                                    .y_pitch = call->y_pitch,
                                    .s = call->s,
                                    .n = call->w->n,
-                                   .n_slabs = call->w->k / NMLP_CUDA_GEMM_RESIDENT_COLS,
-                                   .cluster = nmlp_cuda_lab() & NMLP_CUDA_LAB_SINGLE ? 1 : 2};
+                                   .n_slabs = call->w->k / NMLP_CUDA_GEMM_RESIDENT_COLS};
     if (device->n_clusters > 0) g->n8_tiles = tiles_of_cluster(g, device);
     if (g->n8_tiles == 0 || !arena->committed) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(put_map(maps, call->w->data, call->w->n, call->w->k, call->w->k,

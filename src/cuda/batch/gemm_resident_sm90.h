@@ -5,8 +5,8 @@
  * before the kernel before has ended. Each warp has slabs of its own, from request to product, so the block meets only
  * where sums of warps are added; then the blocks send each other the sums of every second n8 tile.
  *
- * What does not fit runs on mlp_rows32_sm80.h. Columns of X and W are padded with zeros to multiples of 64. Same input,
- * same bits. */
+ * Matrices of more than one wave, rows too long for shared memory and older chips take mlp_rows32_sm80.h. Columns of X
+ * and W are padded with zeros to multiples of 64. Same input, same bits. */
 #ifndef NMLP_CUDA_BATCH_GEMM_RESIDENT_SM90_H
 #define NMLP_CUDA_BATCH_GEMM_RESIDENT_SM90_H
 
@@ -16,22 +16,10 @@
 #include "cuda/residual.h"
 
 enum {
-    NMLP_CUDA_GEMM_RESIDENT_N8 = 8,    /* rows of W: n of the mma */
-    NMLP_CUDA_GEMM_RESIDENT_COLS = 64, /* of a slab */
-    NMLP_CUDA_GEMM_RESIDENT_N8_MAX = 8 /* tiles of a cluster */
+    NMLP_CUDA_GEMM_RESIDENT_BLOCKS = 2, /* of a cluster */
+    NMLP_CUDA_GEMM_RESIDENT_N8 = 8,     /* rows of W: n of the mma */
+    NMLP_CUDA_GEMM_RESIDENT_COLS = 64   /* of a slab */
 };
-
-/* What a launch of mlp_cluster4_sm90.h after this one reads first, for L2: in each of its blocks some columns of gate
- * and up of its cluster's first rows. */
-typedef struct nmlp_cuda_gemm_ahead {
-    const void *map[2]; /* boxes of box_rows by 64 columns; NULL: nothing */
-    int32_t box_rows;
-    int32_t n_boxes; /* one under the other */
-    int32_t cluster_rows;
-    int32_t rows;
-    int32_t n_slabs;   /* of K */
-    int32_t asked_for; /* of a block */
-} nmlp_cuda_gemm_ahead;
 
 typedef struct nmlp_cuda_gemm_resident {
     const void *w_map; /* boxes of n8_tiles * 8 rows by 64 columns */
@@ -44,8 +32,6 @@ typedef struct nmlp_cuda_gemm_resident {
     int32_t n;
     int32_t n_slabs;
     int32_t n8_tiles; /* of a cluster; 0: not planned */
-    int32_t cluster;  /* blocks: 1 or 2 */
-    nmlp_cuda_gemm_ahead ahead;
 } nmlp_cuda_gemm_resident;
 
 #ifdef __cplusplus

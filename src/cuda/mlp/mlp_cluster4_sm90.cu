@@ -20,13 +20,6 @@ __device__ void clear_other_set(const nmlp_cuda_mlp_cluster4_program &prog, uint
         to[i] = make_uint4(unwritten, unwritten, unwritten, unwritten);
 }
 
-/* Relaxed: barriers are made visible by a fence of their own, and nothing else is handed over; a release would be a
- * fence of the whole chip. */
-__device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-
 /* Whether the cluster's sums meet once more after that pass. */
 __device__ __forceinline__ bool exchanges_again(const nmlp_cuda_mlp_cluster4_program &prog, const block_memory &mem,
                                                 int product, int pass) {
@@ -118,7 +111,7 @@ template <int NT> __device__ void multiply(const nmlp_cuda_mlp_cluster4_program 
             stage_input<NT>(prog, ph, first, mem, at.into_set);
             if (i == 0) {
                 put_scales<NT, WARPS>(mem.sh->scales, squares, prog.scale, prog.s);
-                cluster_wait(); /* the other blocks' barriers are ready */
+                sm90::cluster_wait(); /* the other blocks' barriers are ready */
             }
             consumer_sync();
         }
@@ -201,11 +194,11 @@ __global__ void __launch_bounds__((NMLP_CUDA_MLP_CLUSTER4_CONSUMER_WARPS + NMLP_
     init_barriers(prog, mem, shape<NT>::tokens);
     clear_act<NT>(prog, mem);
     __syncthreads();
-    cluster_arrive();
+    sm90::cluster_arrive();
     if (threadIdx.x >> 5 >= WARPS) {
         produce(prog, mem);
         __syncwarp();
-        cluster_wait();
+        sm90::cluster_wait();
     } else {
         multiply<NT>(prog, mem);
     }

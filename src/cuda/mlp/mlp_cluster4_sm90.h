@@ -102,8 +102,6 @@ typedef struct nmlp_cuda_mlp_cluster4_program {
     int32_t n_maps;
     nmlp_cuda_row_scale scale;   /* of the MLP's input, and what its result is added to: only where */
     nmlp_cuda_residual residual; /* gate, up and down are dense */
-    const void *next;            /* what the launch after this one reads first, for L2 */
-    int64_t next_bytes;
     void *parts; /* [n8 tiles of rows][n_sources][tokens by 8, as registers hold them]: f32, or two in a word
                     (mlp_cluster4_sm90_packed.h) */
 } nmlp_cuda_mlp_cluster4_program;

@@ -9,6 +9,7 @@
 #include "cuda/mlp/mlp_cluster4_sm90.h"
 #include "cuda/decode/decode_ring.cuh"
 #include "cuda/residual.cuh"
+#include "cuda/sm90.cuh"
 
 namespace {
 
@@ -114,12 +115,6 @@ __device__ __forceinline__ stage_range stages_of(int n_stages, int warp) {
     const int n = n_stages / WARPS;
     const int more = n_stages % WARPS;
     return {warp * n + min(warp, more), n + (warp < more ? 1 : 0)};
-}
-
-__device__ __forceinline__ uint32_t mapa(uint32_t address, int rank) {
-    uint32_t there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    return there;
 }
 
 __device__ __forceinline__ void send(uint32_t to, uint32_t bar, float a, float b) {

@@ -69,8 +69,8 @@ __device__ __forceinline__ void send_sums(const sums<NT> &acc, const warp_tile &
     for (int j = 0; j < shape<NT>::n8_max; j++) {
         if (j >= w.n8_tiles) break;
         const int o = w.n8_tile + j;
-        const uint32_t to = mapa(from + o / CLUSTER * w.n_sources * shape<NT>::n8_bytes, o % CLUSTER);
-        const uint32_t bar_there = mapa(bar, o % CLUSTER);
+        const uint32_t to = sm90::mapa(from + o / CLUSTER * w.n_sources * shape<NT>::n8_bytes, o % CLUSTER);
+        const uint32_t bar_there = sm90::mapa(bar, o % CLUSTER);
         if (NT == 1) {
             send(to, bar_there, acc[j][0][0], acc[j][0][1]);
         } else {
@@ -108,7 +108,7 @@ __device__ __forceinline__ void share_rows(const block_memory &mem, uint32_t to,
     const uint4 all =
         make_uint4(__shfl_sync(0xffffffffu, w, first), __shfl_sync(0xffffffffu, w, first + apart),
                    __shfl_sync(0xffffffffu, w, first + 2 * apart), __shfl_sync(0xffffffffu, w, first + 3 * apart));
-    if (wanted) send(mapa(to, t), mapa(shared_address(&mem.sh->act_full), t), all);
+    if (wanted) send(sm90::mapa(to, t), sm90::mapa(shared_address(&mem.sh->act_full), t), all);
 }
 
 /* Gate's and up's sums of the block's n8 tiles become the part's X. All of a thread's pairs together: each takes long.
@@ -178,7 +178,7 @@ __device__ __forceinline__ void free_sums(const block_memory &mem) {
     __syncwarp();
     if ((threadIdx.x & 31) < CLUSTER)
         asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(
-                         mapa(shared_address(&mem.sh->sums_free), threadIdx.x & 31))
+                         sm90::mapa(shared_address(&mem.sh->sums_free), threadIdx.x & 31))
                      : "memory");
 }
 

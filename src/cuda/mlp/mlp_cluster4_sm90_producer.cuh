@@ -2,7 +2,6 @@
 #ifndef NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_PRODUCER_CUH
 #define NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_PRODUCER_CUH
 
-#include "cuda/l2_prefetch.cuh"
 #include "cuda/mlp/mlp_cluster4_sm90_block.cuh"
 
 namespace {
@@ -140,8 +139,6 @@ __device__ void produce(const nmlp_cuda_mlp_cluster4_program &prog, const block_
         const nmlp_cuda_mlp_cluster4_product &ph = prog.product[i];
         for (int pass = 0; pass < ph.n_passes; pass++) produce_tile(ph, tile_of_pass(prog, ph, mem, pass), c);
     }
-    prefetch_share(prog.next, prog.next_bytes, (int)blockIdx.x * PRODUCER_WARPS + c.first,
-                   (int)gridDim.x * PRODUCER_WARPS);
 }
 
 } // namespace

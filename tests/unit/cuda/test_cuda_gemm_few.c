@@ -164,6 +164,10 @@ static void near(double got, double want, double allowed, const struct problem *
 /* Sums of products in f32: 2^-24 of the terms' size for each of their roundings, at most some hundreds. */
 static const double allowed_of_terms = 0x1p-15;
 
+/* Of eight significant bits half of the last is u / (1 + u) of the value at most, u = 2^-8; that is 2^-16 less than u,
+ * and the product is rounded to f32 before, by 2^-24. */
+static const double allowed_of_bf16 = 0x1p-8;
+
 static void check_plain(struct problem *p, const float *y) {
     double size;
     for (int32_t t = 0; t < p->shape.s; t++) {
@@ -185,7 +189,7 @@ static void check_residual(struct problem *p, const float *hidden, const uint16_
             double want = dot(p, t, r, &size) + (double)p->hidden[at] + (double)p->bias[r];
             double x = (double)hidden[at] * (double)p->weight[r];
             near((double)hidden[at], want, size * allowed_of_terms + 0x1p-20 * fabs(want), p, "hidden", t, r);
-            near((double)nmlp_bf16_to_f32(next[at]), x, fabs(x) * 0x1.02p-9, p, "the next input", t, r);
+            near((double)nmlp_bf16_to_f32(next[at]), x, fabs(x) * allowed_of_bf16, p, "the next input", t, r);
             sum += (double)hidden[at] * (double)hidden[at];
             if (r % NMLP_CUDA_SQUARES_COLS != NMLP_CUDA_SQUARES_COLS - 1 && r + 1 < p->shape.n) continue;
             near((double)squares[(int64_t)t * n_parts(p) + r / NMLP_CUDA_SQUARES_COLS], sum, sum * 0x1p-20, p,
