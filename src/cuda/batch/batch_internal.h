@@ -4,6 +4,7 @@
 
 #include "cuda/batch/batch_kernels.h"
 #include "cuda/batch/gemm_resident_sm90.h"
+#include "cuda/batch/gemm_stream_sm90.h"
 #include "cuda/batch/step_plan.h"
 #include "cuda/decode/decode_step.h"
 #include "cuda/engine_internal.h"
@@ -16,10 +17,11 @@ enum {
     NMLP_CUDA_ROW_WORDS = 7    /* 32-bit words of a row's description, see nmlp_cuda_step_rows */
 };
 
-/* A GEMM of few rows, on one of two kernels. */
+/* A GEMM of few rows, on one of three kernels. */
 typedef struct nmlp_cuda_few_gemm {
-    nmlp_cuda_gemm_resident resident; /* of no tiles: the other */
-    nmlp_cuda_mlp_rows32_program rows32;
+    nmlp_cuda_gemm_resident resident;    /* qkv and o, where they fit; else of no tiles */
+    nmlp_cuda_gemm_stream stream;        /* the head, where it fits; else of no stages */
+    nmlp_cuda_mlp_rows32_program rows32; /* everything else: larger models, chips before Hopper */
 } nmlp_cuda_few_gemm;
 
 /* How one layer runs with few rows. */
@@ -34,7 +36,7 @@ typedef struct nmlp_cuda_few_layer {
 typedef struct nmlp_cuda_few_rows {
     int32_t rows;
     nmlp_cuda_few_layer *layers; /* [n_layers] */
-    nmlp_cuda_mlp_rows32_program head;
+    nmlp_cuda_few_gemm head;
     nmlp_cuda_step step; /* of decode rows alone */
     bool folds_norms;    /* all but the first and the last are parts of the GEMMs */
 } nmlp_cuda_few_rows;
@@ -87,6 +89,8 @@ typedef struct nmlp_cuda_step_shape {
     int32_t n_chunks;
 } nmlp_cuda_step_shape;
 
+/* Temporary, while it is being compared: 0 turns a new way off. */
+bool nmlp_cuda_lab_takes(const char *name);
 /* The programs of that many rows; takes memory from the arena. */
 nmlp_status nmlp_cuda_few_rows_plan(nmlp_cuda_forward *f, nmlp_cuda_few_rows *few, nmlp_err *err);
 nmlp_status nmlp_cuda_forward_create(nmlp_cuda_forward *f, const float *rope, nmlp_err *err);

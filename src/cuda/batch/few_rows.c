@@ -1,7 +1,15 @@
 /* Programs of a step of few rows: which kernel each of its GEMMs takes. Where every layer's MLP is dense and on the
  * cluster kernel, and qkv and o fit in shared memory, norms are parts of the GEMMs around them (residual.h). */
+#include <stdlib.h>
+
 #include "cuda/batch/batch_internal.h"
 #include "cuda/batch/gemm_resident_plan.h"
+#include "cuda/batch/gemm_stream_plan.h"
+
+bool nmlp_cuda_lab_takes(const char *name) {
+    const char *text = getenv(name);
+    return !text || atoi(text) != 0;
+}
 
 static bool same_matrix(const nmlp_cuda_matrix *a, const nmlp_cuda_matrix *b) { return a->n == b->n && a->k == b->k; }
 
@@ -50,7 +58,7 @@ static nmlp_cuda_gemm_call o_call(const nmlp_cuda_forward *f, int64_t l, int32_t
         .w = w, .x = f->mixed, .y = f->delta, .x_pitch = w->k, .y_pitch = nmlp_cuda_pad(w->n), .s = rows};
 }
 
-/* One of the two kernels for each of qkv and o. */
+/* qkv and o. */
 static nmlp_status plan_gemm(nmlp_cuda_forward *f, nmlp_cuda_few_gemm *gemm, const nmlp_cuda_gemm_call *call,
                              const nmlp_cuda_few_gemm *like, nmlp_err *err) {
     const nmlp_cuda_device *device = &f->engine->device;
@@ -95,6 +103,20 @@ static void fold_norms(const nmlp_cuda_forward *f, nmlp_cuda_few_rows *few) {
     }
 }
 
+static nmlp_status plan_head(nmlp_cuda_forward *f, nmlp_cuda_few_rows *few, nmlp_err *err) {
+    const nmlp_cuda_engine *e = f->engine;
+    const nmlp_cuda_gemm_call call = {.w = &e->lm_head,
+                                      .x = f->head_input,
+                                      .y = f->logits,
+                                      .x_pitch = e->lm_head.k,
+                                      .y_pitch = nmlp_cuda_pad(e->lm_head.n),
+                                      .s = few->rows};
+    if (nmlp_cuda_lab_takes("NMLP_LAB_HEAD"))
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_gemm_stream_plan(&few->head.stream, &call, &e->device, &f->arena, err));
+    if (few->head.stream.n_stages) return NMLP_OK;
+    return nmlp_cuda_mlp_rows32_plan_gemm(&few->head.rows32, &call, NULL, &e->device, &f->arena, err);
+}
+
 nmlp_status nmlp_cuda_few_rows_plan(nmlp_cuda_forward *f, nmlp_cuda_few_rows *few, nmlp_err *err) {
     const nmlp_cuda_engine *e = f->engine;
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
@@ -108,11 +130,5 @@ nmlp_status nmlp_cuda_few_rows_plan(nmlp_cuda_forward *f, nmlp_cuda_few_rows *fe
     }
     few->folds_norms = can_fold_norms(f, few);
     if (few->folds_norms) fold_norms(f, few);
-    const nmlp_cuda_gemm_call head = {.w = &e->lm_head,
-                                      .x = f->head_input,
-                                      .y = f->logits,
-                                      .x_pitch = e->lm_head.k,
-                                      .y_pitch = nmlp_cuda_pad(e->lm_head.n),
-                                      .s = few->rows};
-    return nmlp_cuda_mlp_rows32_plan_gemm(&few->head, &head, NULL, &e->device, &f->arena, err);
+    return plan_head(f, few, err);
 }

@@ -133,7 +133,8 @@ static nmlp_status lay_out(nmlp_cuda_forward *f, const float *rope, nmlp_err *er
     NMLP_RETURN_IF_FAILED(take_mlp_buffers(f, err));
     for (int i = 0; i < NMLP_CUDA_FEW_BUCKETS; i++) {
         NMLP_RETURN_IF_FAILED(nmlp_cuda_few_rows_plan(f, &f->few[i], err));
-        if (f->few[i].rows <= STEP_ROWS_MAX) NMLP_RETURN_IF_FAILED(plan_step(f, &f->few[i], err));
+        if (f->few[i].rows <= STEP_ROWS_MAX && nmlp_cuda_lab_takes("NMLP_LAB_STEP"))
+            NMLP_RETURN_IF_FAILED(plan_step(f, &f->few[i], err));
     }
     NMLP_RETURN_IF_FAILED(plan_one(f, err));
     void *workspace = nmlp_cuda_arena_take(arena, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
@@ -202,12 +203,16 @@ int32_t nmlp_cuda_forward_padded(const nmlp_cuda_forward *f, int32_t n) {
     return nmlp_cuda_smaller(padded, f->max_rows);
 }
 
+static int launch_few_gemm(const nmlp_cuda_forward *f, const nmlp_cuda_few_gemm *few) {
+    if (few->resident.n8_tiles) return nmlp_cuda_gemm_resident_launch(&few->resident, f->stream);
+    if (few->stream.n_stages) return nmlp_cuda_gemm_stream_launch(&few->stream, f->stream);
+    return nmlp_cuda_mlp_rows32_launch(&few->rows32, f->engine->device.n_blocks, f->stream);
+}
+
 /* y [n, N padded] f32 = x [n,K] w^T, by the few-row program where there is one. */
-static nmlp_status run_gemm(nmlp_cuda_forward *f, const nmlp_cuda_mlp_rows32_program *program, float *y, const void *x,
+static nmlp_status run_gemm(nmlp_cuda_forward *f, const nmlp_cuda_few_gemm *few, float *y, const void *x,
                             const nmlp_cuda_matrix *w, int32_t n, nmlp_err *err) {
-    if (program)
-        return NMLP_CUDA_CHECK(nmlp_cuda_mlp_rows32_launch(program, f->engine->device.n_blocks, f->stream),
-                               "launching a GEMM of few rows", err);
+    if (few) return NMLP_CUDA_CHECK(launch_few_gemm(f, few), "launching a GEMM of few rows", err);
     nmlp_cuda_gemm g = {.y = y,
                         .x = x,
                         .w = w->data,
@@ -219,14 +224,6 @@ static nmlp_status run_gemm(nmlp_cuda_forward *f, const nmlp_cuda_mlp_rows32_pro
                         .w_pitch = w->k,
                         .y_is_f32 = 1};
     return nmlp_cuda_blas_run(f->blas, &g, f->stream, err);
-}
-
-static nmlp_status run_few_gemm(nmlp_cuda_forward *f, const nmlp_cuda_few_gemm *gemm, float *y, const void *x,
-                                const nmlp_cuda_matrix *w, int32_t n, nmlp_err *err) {
-    if (gemm && gemm->resident.n8_tiles)
-        return NMLP_CUDA_CHECK(nmlp_cuda_gemm_resident_launch(&gemm->resident, f->stream),
-                               "launching a GEMM of few rows", err);
-    return run_gemm(f, gemm ? &gemm->rows32 : NULL, y, x, w, n, err);
 }
 
 /* hidden += delta + bias; normed = its norm. */
@@ -341,9 +338,9 @@ nmlp_status nmlp_cuda_forward_layers(nmlp_cuda_forward *f, const nmlp_cuda_step_
         const nmlp_cuda_few_layer *here = few ? &few->layers[l] : NULL;
         if (norms || l == 0)
             NMLP_RETURN_IF_FAILED(add_norm(f, l ? f->delta : NULL, NULL, layer->attention_norm, n, err));
-        NMLP_RETURN_IF_FAILED(run_few_gemm(f, here ? &here->qkv : NULL, f->qkv, f->normed, &layer->qkv, n, err));
+        NMLP_RETURN_IF_FAILED(run_gemm(f, here ? &here->qkv : NULL, f->qkv, f->normed, &layer->qkv, n, err));
         NMLP_RETURN_IF_FAILED(run_attention(f, shape, l, err));
-        NMLP_RETURN_IF_FAILED(run_few_gemm(f, here ? &here->o : NULL, f->delta, f->mixed, &layer->o, n, err));
+        NMLP_RETURN_IF_FAILED(run_gemm(f, here ? &here->o : NULL, f->delta, f->mixed, &layer->o, n, err));
         if (norms) NMLP_RETURN_IF_FAILED(add_norm(f, f->delta, layer->o_bias, layer->mlp_norm, n, err));
         NMLP_RETURN_IF_FAILED(run_mlp(f, here, l, n, err));
     }
