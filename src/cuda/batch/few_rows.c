@@ -1,5 +1,5 @@
-/* Programs of a step of few rows: which kernel each of its GEMMs takes. Where every layer's MLP is dense and on the
- * cluster kernel, and qkv and o fit in shared memory, norms are parts of the GEMMs around them (residual.h). */
+/* Programs of a step of few rows: which kernel each of its GEMMs takes. Where every layer's MLP is on the cluster
+ * kernel, and qkv and o fit in shared memory, norms are parts of the GEMMs around them (residual.h). */
 #include <stdlib.h>
 
 #include "cuda/batch/batch_internal.h"
@@ -67,13 +67,10 @@ static nmlp_status plan_gemm(nmlp_cuda_forward *f, nmlp_cuda_few_gemm *gemm, con
     return nmlp_cuda_mlp_rows32_plan_gemm(&gemm->rows32, call, like ? &like->rows32 : NULL, device, &f->arena, err);
 }
 
-static bool is_dense(const nmlp_cuda_mlp_weights *w) { return w->basis.n == 0 && w->down_basis.n == 0; }
-
 static bool can_fold_norms(const nmlp_cuda_forward *f, const nmlp_cuda_few_rows *few) {
     for (int64_t l = 0; l < f->engine->model->config.n_layers; l++) {
         const nmlp_cuda_few_layer *layer = &few->layers[l];
-        if (layer->mlp_kernel != NMLP_CUDA_FEW_CLUSTER4 || !is_dense(&f->engine->layers[l].mlp) ||
-            !layer->qkv.resident.n8_tiles || !layer->o.resident.n8_tiles)
+        if (layer->mlp_kernel != NMLP_CUDA_FEW_CLUSTER4 || !layer->qkv.resident.n8_tiles || !layer->o.resident.n8_tiles)
             return false;
     }
     return true;

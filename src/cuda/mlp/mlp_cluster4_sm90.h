@@ -100,8 +100,8 @@ typedef struct nmlp_cuda_mlp_cluster4_program {
     int64_t set_bytes;   /* a multiple of 16 */
     char *maps;          /* all of them, one after the other */
     int32_t n_maps;
-    nmlp_cuda_row_scale scale;   /* of the MLP's input, and what its result is added to: only where */
-    nmlp_cuda_residual residual; /* gate, up and down are dense */
+    nmlp_cuda_row_scale scale;   /* of the MLP's input */
+    nmlp_cuda_residual residual; /* what its result is added to */
     void *parts; /* [n8 tiles of rows][n_sources][tokens by 8, as registers hold them]: f32, or two in a word
                     (mlp_cluster4_sm90_packed.h) */
 } nmlp_cuda_mlp_cluster4_program;

@@ -112,9 +112,10 @@ __device__ __forceinline__ void share_rows(const block_memory &mem, uint32_t to,
 }
 
 /* Gate's and up's sums of the block's n8 tiles become the part's X. All of a thread's pairs together: each takes long.
- */
+ * What reads the MLP's own input is multiplied by 1/rms of its rows; a basis has been already. */
 template <int NT>
-__device__ __forceinline__ void epilogue_swiglu(const nmlp_cuda_mlp_cluster4_program &prog, const block_memory &mem,
+__device__ __forceinline__ void epilogue_swiglu(const nmlp_cuda_mlp_cluster4_program &prog,
+                                                const nmlp_cuda_mlp_cluster4_product &ph, const block_memory &mem,
                                                 int row, int mine) {
     const int AT_ONCE = (NMLP_CUDA_MLP_CLUSTER4_N8_MAX * pairs<NT>::per_octet + WARPS * 32 - 1) / (WARPS * 32);
     const int n = mine * pairs<NT>::per_octet;
@@ -122,6 +123,8 @@ __device__ __forceinline__ void epilogue_swiglu(const nmlp_cuda_mlp_cluster4_pro
     float2 gate[AT_ONCE];
     float2 up[AT_ONCE];
     float scale[AT_ONCE];
+    const bool scales_gate = ph.in[0].from_before != 0;
+    const bool scales_up = ph.in[1].from_before != 0;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         const int pair = min((int)threadIdx.x + i * WARPS * 32, n - 1);
@@ -136,10 +139,25 @@ __device__ __forceinline__ void epilogue_swiglu(const nmlp_cuda_mlp_cluster4_pro
         up[i] = add_sources<NT>(at + CLUSTER * shape<NT>::n8_bytes, CLUSTER);
     }
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
+    for (int i = 0; i < AT_ONCE; i++) {
+        const float of_gate = scales_gate ? scale[i] : 1.0f;
+        const float of_up = scales_up ? scale[i] : 1.0f;
         share_rows<NT>(mem, to[i], (int)threadIdx.x + i * WARPS * 32 < n,
-                       make_float2(gate[i].x * scale[i], gate[i].y * scale[i]),
-                       make_float2(up[i].x * scale[i], up[i].y * scale[i]));
+                       make_float2(gate[i].x * of_gate, gate[i].y * of_gate),
+                       make_float2(up[i].x * of_up, up[i].y * of_up));
+    }
+}
+
+/* Two neighbouring rows of the MLP's result, of eight that `apart` tells from each other: stored, or added to the
+ * residual stream. All lanes. */
+__device__ __forceinline__ void put_last(const nmlp_cuda_residual &residual, const residual_pair &before,
+                                         const result_place &place, int token, int row, int apart, float2 v) {
+    if (!residual.hidden) {
+        put_rows(place, v.x, v.y);
+        return;
+    }
+    const float squares = add_residual(residual, before, token, row, place.n, v);
+    put_squares(residual, token, row, place.n > 0 && row % N8 == 0, apart, squares);
 }
 
 /* Sums of the block's n8 tiles go to all clusters, or are the MLP's. */
@@ -147,14 +165,22 @@ template <int NT>
 __device__ __forceinline__ void epilogue_rows(const nmlp_cuda_mlp_cluster4_program &prog,
                                               const nmlp_cuda_mlp_cluster4_product &ph, const block_memory &mem,
                                               int64_t into_set, int row, int mine, int n_sources) {
+    const bool is_basis = ph.kind == NMLP_CUDA_MLP_CLUSTER4_BASIS;
     for (int i = threadIdx.x; i < mine * pairs<NT>::per_octet; i += WARPS * 32) {
         const int n8_tile = i / pairs<NT>::per_octet;
         const int pair = i % pairs<NT>::per_octet;
-        const result_place place = place_of(
-            prog, ph, into_set, row + (n8_tile * CLUSTER + mem.rank) * N8 + row_of<NT>(pair), token_of<NT>(pair));
+        const int token = token_of<NT>(pair);
+        const int in_w = row + (n8_tile * CLUSTER + mem.rank) * N8 + row_of<NT>(pair);
+        const result_place place = place_of(prog, ph, into_set, in_w, token);
+        residual_pair before = {};
+        if (place.last && prog.residual.hidden) before = load_residual(prog.residual, token, in_w, place.n);
         const float2 v =
             add_sources<NT>(mem.sums + n8_tile * n_sources * shape<NT>::n8_bytes + pair * pairs<NT>::bytes, n_sources);
-        put_rows(place, v.x, v.y);
+        const float scale = is_basis ? mem.sh->scales[token] : 1.0f;
+        if (place.last)
+            put_last(prog.residual, before, place, token, in_w, pairs<NT>::halves, v);
+        else
+            put_rows(place, v.x * scale, v.y * scale);
     }
 }
 
@@ -168,7 +194,7 @@ __device__ __forceinline__ void exchange(const sums<NT> &acc, const nmlp_cuda_ml
     send_sums<NT>(acc, w, mem);
     mbar_wait(&mem.sh->sums_full, n_done & 1);
     if (ph.kind == NMLP_CUDA_MLP_CLUSTER4_GATE_UP)
-        epilogue_swiglu<NT>(prog, mem, p.row, w.mine);
+        epilogue_swiglu<NT>(prog, ph, mem, p.row, w.mine);
     else
         epilogue_rows<NT>(prog, ph, mem, into_set, p.row, w.mine, w.n_sources);
 }

@@ -191,10 +191,10 @@ __device__ __forceinline__ void join_parts(const nmlp_cuda_mlp_cluster4_program 
     for (int first = blockIdx.x; first < n; first += HALVES_AT_ONCE * stride) {
         const row_pair<NT> mine = row_pair_of<NT>(first, stride);
         const bool wanted = mine.half < HALVES_AT_ONCE && first + mine.half * stride < n;
-        const result_place place = place_of(prog, ph, into_set, mine.row, mine.token);
-        const bool adds = prog.residual.hidden != nullptr;
+        result_place place = place_of(prog, ph, into_set, mine.row, mine.token);
         residual_pair before = {};
-        if (adds && wanted) before = load_residual(prog.residual, mine.token, mine.row, place.n);
+        if (!wanted) place.n = 0;
+        if (place.last && prog.residual.hidden) before = load_residual(prog.residual, mine.token, mine.row, place.n);
         float sum[HALVES_AT_ONCE][P::values] = {};
         const char *from = packets_of<NT>(prog, first / 2) + first % 2 * (P::n8_bytes / 2);
         poll_first<NT>(from, n_sources, tag);
@@ -224,16 +224,12 @@ __device__ __forceinline__ void join_parts(const nmlp_cuda_mlp_cluster4_program 
                 all[((i * READERS + reader) * HALF_LANES + threadIdx.x % HALF_LANES) * NT + j] =
                     make_float2(sum[i][j * 2], sum[i][j * 2 + 1]);
         consumer_sync();
-        float squares = 0;
-        if (wanted) {
-            const float2 v = add_readers<NT>(all + mine.half * READERS * row_pair<NT>::per_half + mine.in_half);
-            if (adds)
-                squares = add_residual(prog.residual, before, mine.token, mine.row, place.n, v);
-            else
-                put_rows(place, v.x, v.y);
-        }
-        if (adds)
-            put_squares(prog.residual, mine.token, mine.row, wanted && place.n > 0 && mine.row % N8 == 0, NT, squares);
+        float2 v = make_float2(0, 0);
+        if (wanted) v = add_readers<NT>(all + mine.half * READERS * row_pair<NT>::per_half + mine.in_half);
+        if (place.last)
+            put_last(prog.residual, before, place, mine.token, mine.row, NT, v);
+        else
+            put_rows(place, v.x, v.y);
         consumer_sync(); /* X's next columns go there */
     }
 }

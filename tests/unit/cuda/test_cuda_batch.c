@@ -11,6 +11,7 @@
 #include "lib/loaded_engine.h"
 #include "lib/testing.h"
 #include "lib/tiny_checkpoint.h"
+#include "model/preset.h"
 
 enum { SEQUENCES_MAX = 40, TOKENS = 90 };
 
@@ -426,6 +427,45 @@ static void decode_steps_match_the_cpu(void **state) {
     check_decode_steps(NMLP_TEST_ROOT "/models/tiny", 8);
 }
 
+/* 8, 16 and 32 rows, which have programs of their own. */
+static void check_few_rows(const char *dir) {
+    check_model(dir, 6, 8);
+    check_decode_steps(dir, 15);
+    check_decode_steps(dir, 30);
+}
+
+/* Odd sizes, factors of odd ranks, mixtures; then a wider model whose layers are all factorised. */
+static void factorised_models_match_the_cpu(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    tiny_checkpoint c;
+    nmlp_config config;
+    nmlp_err err;
+    int64_t params, bytes;
+    char dir[300], root[256];
+    nmlp_test_mkdtemp(root, sizeof root);
+    tiny_init(&c, 3);
+    tiny_factorise(&c, 0, "gate_proj", 7, NULL);
+    tiny_factorise(&c, 0, "up_proj", 11, NULL);
+    tiny_factorise(&c, 0, "down_proj", 5, NULL);
+    tiny_factorise(&c, 1, "up_proj", 9, NULL);
+    tiny_mark_compressed(&c);
+    tiny_write(&c, root, NMLP_DTYPE_BF16);
+    check_few_rows(root);
+    tiny_fini(&c);
+    snprintf(dir, sizeof dir, "%s/m", root);
+    nmlp_assert_ok(nmlp_preset_find(&config, "llama-3.2-1b", &err), &err);
+    config.hidden = 576;
+    config.intermediate = 1600;
+    config.n_heads = 9;
+    config.n_kv_heads = 3;
+    config.vocab = 3008;
+    const nmlp_synth_options options = {.tile = 32, .ratio = 0.3, .n_layers = 3, .dtype = NMLP_DTYPE_BF16};
+    nmlp_assert_ok(nmlp_synth_write(dir, &config, &options, &params, &bytes, &err), &err);
+    check_few_rows(dir);
+    nmlp_test_rmdir(root);
+}
+
 /* Prompts in turns, so that no sequence has neighbouring pages; then one row at a time, of one sequence after the
  * other: the kernel of a row alone, in a batch of many. */
 static void rows_alone_match_the_cpu(void **state) {
@@ -577,6 +617,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(random_schedules_equal_sequences_alone),
         cmocka_unit_test(company_in_a_bucket_changes_no_bit),
         cmocka_unit_test(decode_steps_match_the_cpu),
+        cmocka_unit_test(factorised_models_match_the_cpu),
         cmocka_unit_test(rows_alone_match_the_cpu),
         cmocka_unit_test(long_texts_match_the_cpu),
         cmocka_unit_test(few_rows_behind_many_keys_match_the_cpu),
