@@ -101,8 +101,8 @@ nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, int64_t more, int
 /* Sequences that run together; keys and values of all are pages of one pool. Sequences are numbered
  * 0..max_sequences-1; a number not in use is an empty sequence. Activations are rounded to bf16 at each GEMM,
  * but keep 16 bits of mantissa in a step of one row. A row's result does not depend on the other rows but for the
- * number of them, 1 or rounded up to 8, 16, 32 or not at all, and up to 8 rows whether prompts are among them: that
- * decides the kernels, and with them the order of sums. One owner at a time. */
+ * number of them, 1 or rounded up to 8, 16, 32 or not at all: that decides the kernels, and with them the order of
+ * sums. One owner at a time. */
 typedef struct nmlp_cuda_batch nmlp_cuda_batch;
 
 typedef struct nmlp_cuda_batch_options {

@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 
-#include "cuda/batch/step_program.h"
 #include "cuda/mlp/mlp_rows32_sm80.h"
 #include "cuda/decode/decode_program.h"
 #include "cuda/mlp/mlp_cluster4_sm90.h"
@@ -55,8 +54,6 @@ nmlp_status nmlp_cuda_device_open(nmlp_cuda_device *device, nmlp_err *err) {
     device->n_clusters = nmlp_cuda_mlp_cluster4_clusters(device->shared_bytes);
     NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(nmlp_cuda_decode_prepare(device->shared_bytes), "readying the streaming kernel", err));
-    NMLP_RETURN_IF_FAILED(
-        NMLP_CUDA_CHECK(nmlp_cuda_step_prepare(device->shared_bytes), "readying the streaming kernel", err));
     return NMLP_CUDA_CHECK(nmlp_cuda_mlp_rows32_prepare(device->shared_bytes), "readying the streaming kernel", err);
 }
 

@@ -244,15 +244,14 @@ static int32_t list_head_rows(nmlp_cuda_batch *b, const nmlp_cuda_batch_item *it
     return n;
 }
 
-/* Logits of head rows first..first+n-1 to the items that want them. `by_row`: every row has some, in their order. */
-static nmlp_status fetch_logits(nmlp_cuda_batch *b, const nmlp_cuda_batch_item *items, int64_t n_items, bool by_row,
-                                int32_t first, int32_t n, nmlp_err *err) {
+/* Logits of head rows first..first+n-1 to the items that want them. */
+static nmlp_status fetch_logits(nmlp_cuda_batch *b, const nmlp_cuda_batch_item *items, int64_t n_items, int32_t first,
+                                int32_t n, nmlp_err *err) {
     int64_t vocab = b->forward.engine->model->config.vocab;
     int64_t pitch = nmlp_cuda_pad(vocab);
     int64_t at = 0;
     for (int64_t i = 0; i < n_items; i++) {
         int64_t wanted = head_rows_of(&items[i]);
-        if (by_row) at = b->first_rows[i];
         for (int64_t j = 0; j < wanted; j++, at++) {
             if (at < first || at >= first + n || items[i].n_logits == 0) continue;
             NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(
@@ -269,15 +268,14 @@ static nmlp_status run_mixed(nmlp_cuda_batch *b, const nmlp_cuda_batch_item *ite
     nmlp_cuda_step_shape shape = {.n_rows = nmlp_cuda_forward_padded(&b->forward, (int32_t)n_rows), .n_chunks = 1};
     bool fetches = false;
     fill_rows(b, items, n_items, &shape);
-    bool by_row = nmlp_cuda_forward_is_one_launch(&b->forward, &shape);
-    int32_t n_head = by_row ? shape.n_rows : list_head_rows(b, items, n_items, shape.n_rows);
+    int32_t n_head = list_head_rows(b, items, n_items, shape.n_rows);
     for (int64_t i = 0; i < n_items; i++) fetches = fetches || items[i].n_logits > 0;
     NMLP_RETURN_IF_FAILED(upload_step(b, &shape, err));
     NMLP_RETURN_IF_FAILED(nmlp_cuda_forward_layers(&b->forward, &shape, err));
     for (int32_t first = 0; first < n_head; first += NMLP_CUDA_LOGIT_ROWS) {
         int32_t n = n_head - first < NMLP_CUDA_LOGIT_ROWS ? n_head - first : NMLP_CUDA_LOGIT_ROWS;
         NMLP_RETURN_IF_FAILED(nmlp_cuda_forward_head(&b->forward, &shape, first, n, err));
-        if (fetches) NMLP_RETURN_IF_FAILED(fetch_logits(b, items, n_items, by_row, first, n, err));
+        if (fetches) NMLP_RETURN_IF_FAILED(fetch_logits(b, items, n_items, first, n, err));
     }
     return fetches ? NMLP_CUDA_CHECK(cudaStreamSynchronize(b->forward.stream), "running a step", err) : NMLP_OK;
 }

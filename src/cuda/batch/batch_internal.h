@@ -5,7 +5,6 @@
 #include "cuda/batch/batch_kernels.h"
 #include "cuda/batch/gemm_resident_sm90.h"
 #include "cuda/batch/gemm_stream_sm90.h"
-#include "cuda/batch/step_plan.h"
 #include "cuda/decode/decode_step.h"
 #include "cuda/engine_internal.h"
 #include "cuda/mlp/mlp_plan.h"
@@ -37,8 +36,7 @@ typedef struct nmlp_cuda_few_rows {
     int32_t rows;
     nmlp_cuda_few_layer *layers; /* [n_layers] */
     nmlp_cuda_few_gemm head;
-    nmlp_cuda_step step; /* of decode rows alone */
-    bool folds_norms;    /* all but the first and the last are parts of the GEMMs */
+    bool folds_norms; /* all but the first and the last are parts of the GEMMs */
 } nmlp_cuda_few_rows;
 
 /* Device memory and programs of a step. */
@@ -62,11 +60,10 @@ typedef struct nmlp_cuda_forward {
     float *qkv;                  /* f32 [max_rows, qkv padded] */
     void *q;                     /* bf16 [max_rows, n_heads*D] */
     void *mixed;                 /* bf16 [max_rows, n_heads*D padded] */
-    float *squares;              /* f32 [rows of a step in one launch]: sums of squares of hidden */
     nmlp_cuda_cache_maps
-        *maps;          /* [n_layers]; NULL: chips and head sizes that attention_prefill_sm90.cu has nothing for */
-    float *square_sums; /* f32 [few rows, H padded / SQUARES_COLS] */
-    float *partial;     /* of decode attention */
+        *maps;      /* [n_layers]; NULL: chips and head sizes that attention_prefill_sm90.cu has nothing for */
+    float *squares; /* f32 [few rows, H padded / SQUARES_COLS]: sums of squares of hidden (residual.h) */
+    float *partial; /* of decode attention */
     uint32_t *arrived;
     void *head_input;            /* bf16 [LOGIT_ROWS, H padded] */
     float *logits;               /* f32 [LOGIT_ROWS, V padded] */
@@ -101,9 +98,6 @@ int32_t nmlp_cuda_forward_step(int32_t n);
 int32_t nmlp_cuda_forward_padded(const nmlp_cuda_forward *f, int32_t n);
 /* Where the arrays of a step of n rows lie. */
 nmlp_cuda_step_rows nmlp_cuda_forward_rows(const nmlp_cuda_forward *f, int32_t n);
-/* Whether a step of that shape is one launch, the head included: its rows are decode rows, each of another sequence,
- * and few. Then row i of the logits is row i of the step. */
-bool nmlp_cuda_forward_is_one_launch(const nmlp_cuda_forward *f, const nmlp_cuda_step_shape *shape);
 /* Enqueues all layers. */
 nmlp_status nmlp_cuda_forward_layers(nmlp_cuda_forward *f, const nmlp_cuda_step_shape *shape, nmlp_err *err);
 /* Enqueues the logits of head rows first..first+n-1 (n <= LOGIT_ROWS) and the choice of the tokens after them. */

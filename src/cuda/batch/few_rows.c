@@ -81,12 +81,12 @@ static void fold_norms(const nmlp_cuda_forward *f, nmlp_cuda_few_rows *few) {
     const nmlp_cuda_engine *e = f->engine;
     const nmlp_config *c = &e->model->config;
     int64_t n = c->n_layers;
-    const nmlp_cuda_row_scale scale = {.squares = f->square_sums,
+    const nmlp_cuda_row_scale scale = {.squares = f->squares,
                                        .n_parts = nmlp_cuda_pad(c->hidden) / NMLP_CUDA_SQUARES_COLS,
                                        .dim = (int32_t)c->hidden,
                                        .eps = (float)c->rms_eps};
     const nmlp_cuda_residual residual = {
-        .hidden = f->hidden, .x = f->normed, .squares = f->square_sums, .pitch = nmlp_cuda_pad(c->hidden)};
+        .hidden = f->hidden, .x = f->normed, .squares = f->squares, .pitch = nmlp_cuda_pad(c->hidden)};
     for (int64_t l = 0; l < n; l++) {
         nmlp_cuda_few_layer *layer = &few->layers[l];
         if (l > 0) layer->qkv.resident.scale = scale;

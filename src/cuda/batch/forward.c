@@ -1,12 +1,10 @@
-/* One step of many rows through all layers, as launches on a stream. Few decode rows alone are one launch (step.cu). Up
- * to 32 rows GEMMs run on the fused few-row kernels (padded to 8, 16 or 32 rows), above that on cuBLASLt. */
+/* One step of many rows through all layers, as launches on a stream. Up to 32 rows GEMMs run on the few-row kernels
+ * (padded to 8, 16 or 32 rows), above that on cuBLASLt. */
 #include <math.h>
 
 #include "cuda/batch/batch_internal.h"
 
 static const int32_t few_rows[NMLP_CUDA_FEW_BUCKETS] = {8, 16, 32};
-
-enum { STEP_ROWS_MAX = 8 }; /* of a step in one launch: what was measured faster */
 
 nmlp_cuda_step_rows nmlp_cuda_forward_rows(const nmlp_cuda_forward *f, int32_t n) {
     int32_t *words = f->row_words;
@@ -17,43 +15,6 @@ nmlp_cuda_step_rows nmlp_cuda_forward_rows(const nmlp_cuda_forward *f, int32_t n
                                  .seed = (uint32_t *)(words + 4 * (int64_t)n),
                                  .n_choices = (uint32_t *)(words + 5 * (int64_t)n),
                                  .head_rows = words + 6 * (int64_t)n};
-}
-
-/* What is the same in all layers, for a step of n rows. */
-static nmlp_cuda_paged_attention attention_of(const nmlp_cuda_forward *f, int32_t n) {
-    const nmlp_config *c = &f->engine->model->config;
-    return (nmlp_cuda_paged_attention){.rows = nmlp_cuda_forward_rows(f, n),
-                                       .qkv = f->qkv,
-                                       .rope = f->rope,
-                                       .q = f->q,
-                                       .tables = f->tables,
-                                       .out = f->mixed,
-                                       .tiles = f->tiles,
-                                       .partial = f->partial,
-                                       .arrived = f->arrived,
-                                       .eps = (float)c->rms_eps,
-                                       .scale = 1.0f / sqrtf((float)c->head_dim),
-                                       .n_rows = n,
-                                       .appends = nmlp_cuda_batch_has_prompt_kernel((int32_t)c->head_dim),
-                                       .qkv_pitch = nmlp_cuda_pad(f->engine->layers[0].qkv.n),
-                                       .out_pitch = f->engine->layers[0].o.k,
-                                       .n_heads = (int32_t)c->n_heads,
-                                       .n_kv_heads = (int32_t)c->n_kv_heads,
-                                       .head_dim = (int32_t)c->head_dim,
-                                       .table_pages = f->table_pages};
-}
-
-static nmlp_status plan_step(nmlp_cuda_forward *f, nmlp_cuda_few_rows *few, nmlp_err *err) {
-    const nmlp_cuda_step_call call = {.engine = f->engine,
-                                      .rows = few->rows,
-                                      .hidden = f->hidden,
-                                      .x = f->normed,
-                                      .squares = f->squares,
-                                      .logits = f->logits,
-                                      .attention = attention_of(f, few->rows),
-                                      .k_pages = f->k_pages,
-                                      .v_pages = f->v_pages};
-    return nmlp_cuda_step_plan(&few->step, &call, &f->arena, err);
 }
 
 /* ---- memory ---- */
@@ -85,9 +46,8 @@ static void take_rows(nmlp_cuda_forward *f) {
     f->qkv = nmlp_cuda_arena_take(arena, rows * (size_t)nmlp_cuda_pad(f->engine->layers[0].qkv.n) * sizeof(float));
     f->q = nmlp_cuda_arena_take(arena, rows * q_dim * 2);
     f->mixed = nmlp_cuda_arena_take(arena, rows * (size_t)nmlp_cuda_pad((int64_t)q_dim) * 2);
-    f->squares = nmlp_cuda_arena_take(arena, STEP_ROWS_MAX * sizeof *f->squares);
-    f->square_sums = nmlp_cuda_arena_take(arena, (size_t)few_rows[NMLP_CUDA_FEW_BUCKETS - 1] * hidden /
-                                                     NMLP_CUDA_SQUARES_COLS * sizeof *f->square_sums);
+    f->squares = nmlp_cuda_arena_take(arena, (size_t)few_rows[NMLP_CUDA_FEW_BUCKETS - 1] * hidden /
+                                                 NMLP_CUDA_SQUARES_COLS * sizeof *f->squares);
     f->partial = nmlp_cuda_arena_take(arena, decode_rows * (size_t)c->n_heads * NMLP_CUDA_ATTENTION_CHUNKS_MAX *
                                                  (size_t)(c->head_dim + 2) * sizeof(float));
     f->arrived = nmlp_cuda_arena_take(
@@ -131,11 +91,7 @@ static nmlp_status lay_out(nmlp_cuda_forward *f, const float *rope, nmlp_err *er
     f->tables = nmlp_cuda_arena_take(arena, (size_t)f->max_sequences * (size_t)f->table_pages * sizeof *f->tables);
     take_rows(f);
     NMLP_RETURN_IF_FAILED(take_mlp_buffers(f, err));
-    for (int i = 0; i < NMLP_CUDA_FEW_BUCKETS; i++) {
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_few_rows_plan(f, &f->few[i], err));
-        if (f->few[i].rows <= STEP_ROWS_MAX && nmlp_cuda_lab_takes("NMLP_LAB_STEP"))
-            NMLP_RETURN_IF_FAILED(plan_step(f, &f->few[i], err));
-    }
+    for (int i = 0; i < NMLP_CUDA_FEW_BUCKETS; i++) NMLP_RETURN_IF_FAILED(nmlp_cuda_few_rows_plan(f, &f->few[i], err));
     NMLP_RETURN_IF_FAILED(plan_one(f, err));
     void *workspace = nmlp_cuda_arena_take(arena, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
     if (!arena->committed) return NMLP_OK;
@@ -176,10 +132,7 @@ void nmlp_cuda_forward_destroy(nmlp_cuda_forward *f) {
     if (f->choices) (void)cudaFreeHost(f->choices);
     nmlp_cuda_blas_destroy(f->blas);
     nmlp_cuda_arena_release(&f->arena);
-    for (int i = 0; i < NMLP_CUDA_FEW_BUCKETS; i++) {
-        nmlp_mem_free(f->few[i].layers);
-        nmlp_cuda_step_free(&f->few[i].step);
-    }
+    for (int i = 0; i < NMLP_CUDA_FEW_BUCKETS; i++) nmlp_mem_free(f->few[i].layers);
     nmlp_mem_free(f->maps);
     nmlp_mem_free(f->k_pages);
     nmlp_mem_free(f->v_pages);
@@ -263,20 +216,38 @@ static nmlp_status run_prompt_attention(nmlp_cuda_forward *f, const nmlp_cuda_pa
 
 static nmlp_status run_attention(nmlp_cuda_forward *f, const nmlp_cuda_step_shape *shape, int64_t l, nmlp_err *err) {
     const nmlp_cuda_layer *layer = &f->engine->layers[l];
-    nmlp_cuda_paged_attention a = attention_of(f, shape->n_rows);
-    a.bias = layer->qkv_bias;
-    a.q_norm = layer->q_norm;
-    a.k_norm = layer->k_norm;
-    a.k_pages = f->k_pages[l];
-    a.v_pages = f->v_pages[l];
-    a.n_decode_rows = shape->n_decode_rows;
-    a.n_tiles = shape->n_tiles;
-    a.n_chunks = shape->n_chunks;
-    if (few_for(f, shape->n_rows) && shape->n_tiles == 0) {
-        a.asks_early = true;
-        a.next = layer->o.data;
-        a.next_bytes = (int64_t)nmlp_cuda_matrix_bytes(&layer->o);
-    }
+    const nmlp_config *c = &f->engine->model->config;
+    bool asks_l2 = few_for(f, shape->n_rows) && shape->n_tiles == 0;
+    const nmlp_cuda_paged_attention a = {.rows = nmlp_cuda_forward_rows(f, shape->n_rows),
+                                         .qkv = f->qkv,
+                                         .bias = layer->qkv_bias,
+                                         .q_norm = layer->q_norm,
+                                         .k_norm = layer->k_norm,
+                                         .rope = f->rope,
+                                         .q = f->q,
+                                         .k_pages = f->k_pages[l],
+                                         .v_pages = f->v_pages[l],
+                                         .tables = f->tables,
+                                         .out = f->mixed,
+                                         .tiles = f->tiles,
+                                         .next = layer->o.data,
+                                         .next_bytes = asks_l2 ? (int64_t)nmlp_cuda_matrix_bytes(&layer->o) : 0,
+                                         .asks_early = asks_l2,
+                                         .partial = f->partial,
+                                         .arrived = f->arrived,
+                                         .eps = (float)c->rms_eps,
+                                         .scale = 1.0f / sqrtf((float)c->head_dim),
+                                         .n_rows = shape->n_rows,
+                                         .n_decode_rows = shape->n_decode_rows,
+                                         .appends = nmlp_cuda_batch_has_prompt_kernel((int32_t)c->head_dim),
+                                         .n_tiles = shape->n_tiles,
+                                         .n_chunks = shape->n_chunks,
+                                         .qkv_pitch = nmlp_cuda_pad(layer->qkv.n),
+                                         .out_pitch = layer->o.k,
+                                         .n_heads = (int32_t)c->n_heads,
+                                         .n_kv_heads = (int32_t)c->n_kv_heads,
+                                         .head_dim = (int32_t)c->head_dim,
+                                         .table_pages = f->table_pages};
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_batch_rope_append(&a, f->stream), "launching the rotation", err));
     NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(nmlp_cuda_batch_decode_attention(&a, f->stream), "launching decode attention", err));
@@ -301,34 +272,11 @@ static nmlp_status run_mlp(nmlp_cuda_forward *f, const nmlp_cuda_few_layer *few,
     return nmlp_cuda_mlp_gemm_run(&gemm, err);
 }
 
-bool nmlp_cuda_forward_is_one_launch(const nmlp_cuda_forward *f, const nmlp_cuda_step_shape *shape) {
-    const nmlp_cuda_few_rows *few = few_for(f, shape->n_rows);
-    return few && few->rows == shape->n_rows && few->step.fits && shape->n_tiles == 0;
-}
-
-static nmlp_status run_step(nmlp_cuda_forward *f, const nmlp_cuda_step_shape *shape, nmlp_err *err) {
-    const nmlp_cuda_engine *e = f->engine;
-    nmlp_cuda_step_program *program = few_for(f, shape->n_rows)->step.program;
-    const nmlp_cuda_step_embed embed = {.hidden = f->hidden,
-                                        .x = f->normed,
-                                        .squares = f->squares,
-                                        .embedding = e->embedding.data,
-                                        .weight = e->layers[0].attention_norm,
-                                        .rows = nmlp_cuda_forward_rows(f, shape->n_rows),
-                                        .n = shape->n_rows,
-                                        .pitch = nmlp_cuda_pad(e->model->config.hidden)};
-    NMLP_RETURN_IF_FAILED(
-        NMLP_CUDA_CHECK(nmlp_cuda_step_embed_launch(&embed, f->stream), "launching the embedding", err));
-    program->attention.n_chunks = shape->n_chunks;
-    return NMLP_CUDA_CHECK(nmlp_cuda_step_launch(program, e->device.n_blocks, f->stream), "launching a step", err);
-}
-
 nmlp_status nmlp_cuda_forward_layers(nmlp_cuda_forward *f, const nmlp_cuda_step_shape *shape, nmlp_err *err) {
     const nmlp_cuda_engine *e = f->engine;
     const nmlp_cuda_few_rows *few = few_for(f, shape->n_rows);
     const nmlp_cuda_step_rows rows = nmlp_cuda_forward_rows(f, shape->n_rows);
     int32_t n = shape->n_rows;
-    if (nmlp_cuda_forward_is_one_launch(f, shape)) return run_step(f, shape, err);
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_batch_embed(f->hidden, e->embedding.data, &rows, n,
                                                                 nmlp_cuda_pad(e->model->config.hidden), f->stream),
                                           "launching the embedding", err));
@@ -372,10 +320,8 @@ nmlp_status nmlp_cuda_forward_head(nmlp_cuda_forward *f, const nmlp_cuda_step_sh
                                      .n = n,
                                      .vocab = (int32_t)c->vocab,
                                      .pitch = nmlp_cuda_pad(c->vocab)};
-    if (!nmlp_cuda_forward_is_one_launch(f, shape)) {
-        NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_batch_add_norm(&norm, f->stream), "launching a norm", err));
-        NMLP_RETURN_IF_FAILED(run_gemm(f, few ? &few->head : NULL, f->logits, f->head_input, &e->lm_head, padded, err));
-    }
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_batch_add_norm(&norm, f->stream), "launching a norm", err));
+    NMLP_RETURN_IF_FAILED(run_gemm(f, few ? &few->head : NULL, f->logits, f->head_input, &e->lm_head, padded, err));
     return NMLP_CUDA_CHECK(nmlp_cuda_batch_choose_launch(&choose, f->stream), "launching the choice", err);
 }
 

@@ -43,13 +43,6 @@ nmlp_status nmlp_cuda_mlp_rows32_plan_gemm(nmlp_cuda_mlp_rows32_program *program
                                            const nmlp_cuda_mlp_rows32_program *like, const nmlp_cuda_device *device,
                                            nmlp_cuda_arena *arena, nmlp_err *err);
 
-/* What programs of more than an MLP need of it: the tiles of a phase whose matrices are known, the bytes its partial
- * sums take in the exchange buffer, and its matrices' descriptions for TMA. */
-void nmlp_cuda_mlp_rows32_cut(nmlp_cuda_mlp_rows32_phase *ph, int32_t s, int32_t groups_most,
-                              const nmlp_cuda_device *device);
-int64_t nmlp_cuda_mlp_rows32_parts_bytes(const nmlp_cuda_mlp_rows32_phase *ph, int32_t s);
-nmlp_status nmlp_cuda_mlp_rows32_map(nmlp_cuda_mlp_rows32_phase *ph, nmlp_cuda_arena *arena, nmlp_err *err);
-
 /* Most rows for which the fused kernels were measured faster than large GEMMs, for an MLP of that many bytes. */
 int32_t nmlp_cuda_mlp_fused_rows(const nmlp_cuda_device *device, size_t weight_bytes);
 

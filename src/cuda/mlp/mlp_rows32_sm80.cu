@@ -38,7 +38,7 @@ template <int NT> __device__ void multiply(const nmlp_cuda_mlp_rows32_program &p
                 consumer_sync();
                 c.set = mem.sh->set;
             }
-            multiply_tile<NT>(acc, prog, ph, p, mem, c, [] {});
+            multiply_tile<NT>(acc, prog, ph, p, mem, c);
             c.ring.advance_far(p.n[0] + p.n[1], prog.n_stages);
             mbar_wait(&mem.sh->sums_free, (c.n_tiles & 1) ^ 1);
             put_sums<NT>(mem.sums, acc, ph.groups);

@@ -132,9 +132,10 @@ struct consumer {
 };
 
 /* With two factors half of the warps work on each. */
-template <int NT, class Program>
-__device__ __forceinline__ walk<NT> begin_walk(const Program &prog, const nmlp_cuda_mlp_rows32_phase &ph,
-                                               const block_tile &p, uint32_t set) {
+template <int NT>
+__device__ __forceinline__ walk<NT> begin_walk(const nmlp_cuda_mlp_rows32_program &prog,
+                                               const nmlp_cuda_mlp_rows32_phase &ph, const block_tile &p,
+                                               uint32_t set) {
     const int warp = threadIdx.x >> 5;
     const int lane = threadIdx.x & 31;
     const bool two = ph.n_factors == 2;
@@ -154,23 +155,20 @@ __device__ __forceinline__ walk<NT> begin_walk(const Program &prog, const nmlp_c
     return w;
 }
 
-/* This warp's stages of a tile. What the next blocks need of X is loaded before these are multiplied. `when_there` is
- * called when the first of X is there, or nothing of it is needed. */
-template <int NT, class Program, class Hook>
-__device__ __forceinline__ void multiply_tile(float (&acc)[shape<NT>::groups_max][NT][4], const Program &prog,
-                                              const nmlp_cuda_mlp_rows32_phase &ph, const block_tile &p,
-                                              const block_memory &mem, const consumer &c, const Hook when_there) {
+/* This warp's stages of a tile. What the next blocks need of X is loaded before these are multiplied. */
+template <int NT>
+__device__ __forceinline__ void
+multiply_tile(float (&acc)[shape<NT>::groups_max][NT][4], const nmlp_cuda_mlp_rows32_program &prog,
+              const nmlp_cuda_mlp_rows32_phase &ph, const block_tile &p, const block_memory &mem, const consumer &c) {
     const int AT_ONCE = shape<NT>::blocks_k_max; /* a multiple of the blocks of a stage */
     const walk<NT> w = begin_walk<NT>(prog, ph, p, c.set);
     x_blocks<NT> x;
     ask(x, w, 0, prog.s);
-    if (w.stage(0) >= w.n) when_there();
     for (int block = 0; w.stage(block) < w.n; block += AT_ONCE) {
         x_blocks<NT> next;
         ask(next, w, block + AT_ONCE, prog.s);
         if (!w.is_before)
             while (!is_there(x)) ask(x, w, block, prog.s);
-        if (block == 0) when_there();
         __syncwarp();
 #pragma unroll
         for (int b = 0; b < AT_ONCE; b++) {

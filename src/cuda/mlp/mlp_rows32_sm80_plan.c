@@ -75,13 +75,12 @@ static bool leaves_a_ring(const nmlp_cuda_mlp_rows32_phase *ph, int32_t s, size_
     return HEAD_BYTES + nmlp_cuda_mlp_rows32_sums_bytes(s, ph->groups) + STAGES_MIN * stage <= shared_bytes;
 }
 
-static void choose_cut(nmlp_cuda_mlp_rows32_phase *ph, int32_t s, const nmlp_cuda_device *device, int32_t idle,
-                       int32_t groups_most) {
+static void choose_cut(nmlp_cuda_mlp_rows32_phase *ph, int32_t s, const nmlp_cuda_device *device, int32_t idle) {
     int32_t best_groups = 1;
     int32_t best_splits = 1;
     double best = 0;
     if (cut_for_idle(ph, s, idle)) return;
-    for (int32_t groups = 1; groups <= groups_most; groups++) {
+    for (int32_t groups = 1; groups <= nmlp_cuda_mlp_rows32_groups_max(s); groups++) {
         for (int32_t splits = 1; splits <= NMLP_CUDA_MLP_ROWS32_SPLITS_MAX; splits++) {
             cut(ph, s, groups, splits);
             double cost = cycles(ph, s, device->n_blocks);
@@ -156,17 +155,6 @@ static void put_divisions(nmlp_cuda_mlp_rows32_phase *ph, int32_t s) {
     }
 }
 
-void nmlp_cuda_mlp_rows32_cut(nmlp_cuda_mlp_rows32_phase *ph, int32_t s, int32_t groups_most,
-                              const nmlp_cuda_device *device) {
-    choose_cut(ph, s, device, 0, nmlp_cuda_smaller(groups_most, nmlp_cuda_mlp_rows32_groups_max(s)));
-    put_divisions(ph, s);
-}
-
-int64_t nmlp_cuda_mlp_rows32_parts_bytes(const nmlp_cuda_mlp_rows32_phase *ph, int32_t s) {
-    if (ph->n_splits == 1) return 0;
-    return (int64_t)n_tiles(ph) * ph->n_factors * s * NMLP_CUDA_MLP_ROWS32_M16 * ph->groups * (int64_t)sizeof(float);
-}
-
 /* Cuts every phase and takes room where splits of K meet. */
 static void cut_phases(nmlp_cuda_mlp_rows32_program *p, const nmlp_cuda_device *device) {
     int32_t grid = device->n_blocks;
@@ -174,7 +162,7 @@ static void cut_phases(nmlp_cuda_mlp_rows32_program *p, const nmlp_cuda_device *
     int32_t next_block = 0;
     for (int32_t i = 0; i < p->n_phases; i++) {
         nmlp_cuda_mlp_rows32_phase *ph = &p->phase[i];
-        choose_cut(ph, p->s, device, grid - used, nmlp_cuda_mlp_rows32_groups_max(p->s));
+        choose_cut(ph, p->s, device, grid - used);
         put_divisions(ph, p->s);
         ph->first_block = next_block;
         used = nmlp_cuda_smaller(n_tiles(ph), grid);
@@ -182,23 +170,23 @@ static void cut_phases(nmlp_cuda_mlp_rows32_program *p, const nmlp_cuda_device *
         p->stage_bytes = nmlp_cuda_larger(p->stage_bytes, ph->groups * ph->blocks_k * NMLP_CUDA_MLP_ROWS32_PIECE_BYTES);
         p->sums_bytes = nmlp_cuda_larger(p->sums_bytes, (int32_t)nmlp_cuda_mlp_rows32_sums_bytes(p->s, ph->groups));
         if (ph->n_splits > 1)
-            ph->parts = nmlp_cuda_exchange_take(&p->set_bytes, nmlp_cuda_mlp_rows32_parts_bytes(ph, p->s));
+            ph->parts = nmlp_cuda_exchange_take(&p->set_bytes, (int64_t)n_tiles(ph) * ph->n_factors * p->s *
+                                                                   NMLP_CUDA_MLP_ROWS32_M16 * ph->groups *
+                                                                   (int64_t)sizeof(float));
     }
-}
-
-nmlp_status nmlp_cuda_mlp_rows32_map(nmlp_cuda_mlp_rows32_phase *ph, nmlp_cuda_arena *arena, nmlp_err *err) {
-    for (int32_t j = 0; j < ph->n_factors; j++) {
-        void *map = nmlp_cuda_arena_take(arena, NMLP_CUDA_TENSOR_MAP_BYTES);
-        ph->f[j].map = map;
-        if (!arena->committed) continue;
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_tensor_map_upload(map, ph->f[j].weight, ph->n, ph->f[j].k,
-                                                          ph->groups * NMLP_CUDA_MLP_ROWS32_M16, ph->blocks_k, err));
-    }
-    return NMLP_OK;
 }
 
 static nmlp_status put_maps(nmlp_cuda_mlp_rows32_program *p, nmlp_cuda_arena *arena, nmlp_err *err) {
-    for (int32_t i = 0; i < p->n_phases; i++) NMLP_RETURN_IF_FAILED(nmlp_cuda_mlp_rows32_map(&p->phase[i], arena, err));
+    for (int32_t i = 0; i < p->n_phases; i++) {
+        nmlp_cuda_mlp_rows32_phase *ph = &p->phase[i];
+        for (int32_t j = 0; j < ph->n_factors; j++) {
+            void *map = nmlp_cuda_arena_take(arena, NMLP_CUDA_TENSOR_MAP_BYTES);
+            ph->f[j].map = map;
+            if (!arena->committed) continue;
+            NMLP_RETURN_IF_FAILED(nmlp_cuda_tensor_map_upload(
+                map, ph->f[j].weight, ph->n, ph->f[j].k, ph->groups * NMLP_CUDA_MLP_ROWS32_M16, ph->blocks_k, err));
+        }
+    }
     return NMLP_OK;
 }
 

@@ -44,8 +44,8 @@ struct producer {
     int in_flight;
 };
 
-template <class Program>
-__device__ __forceinline__ void acquire_stage(const Program &prog, const block_memory &mem, producer &c) {
+__device__ __forceinline__ void acquire_stage(const nmlp_cuda_mlp_rows32_program &prog, const block_memory &mem,
+                                              producer &c) {
     if (c.in_flight == prog.n_in_flight) {
         mbar_wait(&mem.sh->full[c.landing.stage], c.landing.parity);
         c.landing.advance(1, prog.n_stages);
@@ -55,9 +55,9 @@ __device__ __forceinline__ void acquire_stage(const Program &prog, const block_m
     mbar_wait(&mem.sh->empty[c.at.stage], c.at.parity ^ 1);
 }
 
-template <class Program>
-__device__ __forceinline__ void produce_tile(const Program &prog, const nmlp_cuda_mlp_rows32_phase &ph,
-                                             const block_tile &p, const block_memory &mem, producer &c) {
+__device__ __forceinline__ void produce_tile(const nmlp_cuda_mlp_rows32_program &prog,
+                                             const nmlp_cuda_mlp_rows32_phase &ph, const block_tile &p,
+                                             const block_memory &mem, producer &c) {
     for (int run = 0; run < max(p.n[0], p.n[1]); run += FACTOR_RUN) {
         for (int j = 0; j < 2 * FACTOR_RUN; j++) {
             const int m = j / FACTOR_RUN;

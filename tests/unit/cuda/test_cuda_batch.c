@@ -402,7 +402,7 @@ static void random_schedules_equal_sequences_alone(void **state) {
     close_both(&b);
 }
 
-/* Prompts, then one row of each sequence at a time: steps that are one launch up to 8 rows. */
+/* Prompts, then one row of each sequence at a time: steps of no prompts. */
 static void check_decode_steps(const char *dir, int n) {
     enum { PROMPT = 50 };
     struct both b;
