@@ -86,8 +86,6 @@ typedef struct nmlp_cuda_step_shape {
     int32_t n_chunks;
 } nmlp_cuda_step_shape;
 
-/* Temporary, while it is being compared: 0 turns a new way off. */
-bool nmlp_cuda_lab_takes(const char *name);
 /* The programs of that many rows; takes memory from the arena. */
 nmlp_status nmlp_cuda_few_rows_plan(nmlp_cuda_forward *f, nmlp_cuda_few_rows *few, nmlp_err *err);
 nmlp_status nmlp_cuda_forward_create(nmlp_cuda_forward *f, const float *rope, nmlp_err *err);

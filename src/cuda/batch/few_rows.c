@@ -1,15 +1,8 @@
 /* Programs of a step of few rows: which kernel each of its GEMMs takes. Where every layer's MLP is on the cluster
  * kernel, and qkv and o fit in shared memory, norms are parts of the GEMMs around them (residual.h). */
-#include <stdlib.h>
-
 #include "cuda/batch/batch_internal.h"
 #include "cuda/batch/gemm_resident_plan.h"
 #include "cuda/batch/gemm_stream_plan.h"
-
-bool nmlp_cuda_lab_takes(const char *name) {
-    const char *text = getenv(name);
-    return !text || atoi(text) != 0;
-}
 
 static bool same_matrix(const nmlp_cuda_matrix *a, const nmlp_cuda_matrix *b) { return a->n == b->n && a->k == b->k; }
 
@@ -108,8 +101,7 @@ static nmlp_status plan_head(nmlp_cuda_forward *f, nmlp_cuda_few_rows *few, nmlp
                                       .x_pitch = e->lm_head.k,
                                       .y_pitch = nmlp_cuda_pad(e->lm_head.n),
                                       .s = few->rows};
-    if (nmlp_cuda_lab_takes("NMLP_LAB_HEAD"))
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_gemm_stream_plan(&few->head.stream, &call, &e->device, &f->arena, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_gemm_stream_plan(&few->head.stream, &call, &e->device, &f->arena, err));
     if (few->head.stream.n_stages) return NMLP_OK;
     return nmlp_cuda_mlp_rows32_plan_gemm(&few->head.rows32, &call, NULL, &e->device, &f->arena, err);
 }
