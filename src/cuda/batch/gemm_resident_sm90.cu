@@ -3,6 +3,7 @@
 #include "cuda/batch/gemm_resident_sm90_finish.cuh"
 #include "cuda/batch/gemm_resident_sm90_multiply.cuh"
 #include "cuda/cooperative_launch.cuh"
+#include "cuda/mlp/mlp_cluster4_sm90.h"
 
 namespace {
 
@@ -83,7 +84,7 @@ void configure(configuration *c, const nmlp_cuda_gemm_resident *g, void *stream)
 } // namespace
 
 size_t nmlp_cuda_gemm_resident_shared_bytes(const nmlp_cuda_gemm_resident *g) {
-    const size_t tokens = g->s <= 8 ? 8 : g->s <= 16 ? 16 : 32;
+    const size_t tokens = (size_t)nmlp_cuda_mlp_cluster4_tokens(g->s);
     const size_t slab = (size_t)g->n8_tiles * N8_BYTES + tokens * ROW_BYTES;
     const size_t received = (size_t)g->n8_tiles / CLUSTER * ((tokens + 15) / 16) * M16_SUM_BYTES;
     return HEAD_BYTES + (size_t)most_slabs(g->n_slabs) * slab + received;

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/cooperative_launch.cuh"
+#include "cuda/mlp/mlp_cluster4_sm90.h"
 #include "cuda/sm90.cuh"
 
 namespace {
@@ -225,7 +226,7 @@ kernel_fn *kernel_for(int32_t s) {
 } // namespace
 
 size_t nmlp_cuda_gemm_stream_shared_bytes(const nmlp_cuda_gemm_stream *g) {
-    const size_t tokens = g->s <= 8 ? 8 : g->s <= 16 ? 16 : 32;
+    const size_t tokens = (size_t)nmlp_cuda_mlp_cluster4_tokens(g->s);
     return HEAD_BYTES + (size_t)g->n_slabs * tokens * ROW_BYTES + (size_t)g->n_stages * STAGE_BYTES;
 }
 
