@@ -120,10 +120,11 @@ static const nmlp_batch_options limits = {.context = TOKENS + 10,
                                           .max_sequences = SEQUENCES_MAX,
                                           .max_rows = 300};
 
-/* As in test_cuda_engine.c: 2^-5 of the largest logit. */
-static void check_model(const char *dir, int n, int64_t most) {
+static const double allowed = 0x1p-5; /* of the largest logit, as in test_cuda_engine.c */
+
+static void check_model(const char *dir, int n, int64_t most, double tolerance) {
     struct both b;
-    open_both(&b, dir, n, &limits, 0x1p-5);
+    open_both(&b, dir, n, &limits, tolerance);
     run_schedule(&b, most, 3);
     close_both(&b);
 }
@@ -137,9 +138,9 @@ static void fixtures_match_the_cpu(void **state) {
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char dir[1024];
         if (!nmlp_test_shared_path(dir, sizeof dir, names[i])) continue;
-        check_model(dir, 3, 8);
-        check_model(dir, 9, 32);
-        check_model(dir, 12, 300);
+        check_model(dir, 3, 8, allowed);
+        check_model(dir, 9, 32, allowed);
+        check_model(dir, 12, 300, allowed);
         n_there++;
     }
     if (n_there == 0) skip();
@@ -148,7 +149,7 @@ static void fixtures_match_the_cpu(void **state) {
 static void tiny_matches_the_cpu(void **state) {
     (void)state;
     if (!nmlp_test_gpu()) skip();
-    check_model(NMLP_TEST_ROOT "/models/tiny", SEQUENCES_MAX, 300);
+    check_model(NMLP_TEST_ROOT "/models/tiny", SEQUENCES_MAX, 300, allowed);
 }
 
 /* Greedy text of n sequences through choices on the device, `more` steps ahead. Every token must be the CPU's best one,
@@ -161,7 +162,7 @@ static void check_choices(const char *dir, int n, int64_t more) {
     int32_t text[SEQUENCES_MAX][PROMPT + NEW];
     nmlp_step_item items[SEQUENCES_MAX];
     nmlp_choice_item choices[SEQUENCES_MAX];
-    open_both(&b, dir, n, &limits, 0x1p-5);
+    open_both(&b, dir, n, &limits, allowed);
     for (int s = 0; s < n; s++) {
         memcpy(text[s], b.ids[s], PROMPT * sizeof text[s][0]);
         int64_t prompt = PROMPT - s % 3; /* texts of several lengths */
@@ -218,7 +219,7 @@ static void steps_ahead_change_nothing(void **state) {
     int32_t text[2][2][NEW];
     (void)state;
     if (!nmlp_test_gpu()) skip();
-    open_both(&b, NMLP_TEST_ROOT "/models/tiny", 2, &limits, 0x1p-5);
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", 2, &limits, allowed);
     for (int round = 0; round < 2; round++) {
         nmlp_choice_item choices[2];
         for (int s = 0; s < 2; s++) {
@@ -252,7 +253,7 @@ static void forks_share_and_part(void **state) {
     nmlp_err err;
     (void)state;
     if (!nmlp_test_gpu()) skip();
-    open_both(&b, NMLP_TEST_ROOT "/models/tiny", 2, &limits, 0x1p-5);
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", 2, &limits, allowed);
     const int64_t first[] = {70, 0};
     const int64_t both_go_on[] = {5, 5};
     step(&b, first);
@@ -273,7 +274,7 @@ static void a_known_beginning_is_shared(void **state) {
     nmlp_err err;
     (void)state;
     if (!nmlp_test_gpu()) skip();
-    open_both(&b, NMLP_TEST_ROOT "/models/tiny", 3, &limits, 0x1p-5);
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", 3, &limits, allowed);
     const int64_t first[] = {TOKENS, 0, 0};
     const int64_t rest[] = {0, 10, 1};
     step(&b, first);
@@ -302,7 +303,7 @@ static void a_full_pool_refuses_one(void **state) {
     nmlp_err err;
     (void)state;
     if (!nmlp_test_gpu()) skip();
-    open_both(&b, NMLP_TEST_ROOT "/models/tiny", 3, &small, 0x1p-5);
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", 3, &small, allowed);
     step(&b, prompts);
     nmlp_step_item items[3];
     for (int s = 0; s < 3; s++) /* five pages, of which these want six */
@@ -403,11 +404,11 @@ static void random_schedules_equal_sequences_alone(void **state) {
 }
 
 /* Prompts, then one row of each sequence at a time: steps of no prompts. */
-static void check_decode_steps(const char *dir, int n) {
+static void check_decode_steps(const char *dir, int n, double tolerance) {
     enum { PROMPT = 50 };
     struct both b;
     int64_t rows[SEQUENCES_MAX] = {0};
-    open_both(&b, dir, n, &limits, 0x1p-5);
+    open_both(&b, dir, n, &limits, tolerance);
     for (int s = 0; s < n; s++) {
         rows[s] = PROMPT + s;
         step(&b, rows);
@@ -423,18 +424,27 @@ static void check_decode_steps(const char *dir, int n) {
 static void decode_steps_match_the_cpu(void **state) {
     (void)state;
     if (!nmlp_test_gpu()) skip();
-    check_decode_steps(NMLP_TEST_ROOT "/models/tiny", 1);
-    check_decode_steps(NMLP_TEST_ROOT "/models/tiny", 8);
+    check_decode_steps(NMLP_TEST_ROOT "/models/tiny", 1, allowed);
+    check_decode_steps(NMLP_TEST_ROOT "/models/tiny", 8, allowed);
 }
 
 /* 8, 16 and 32 rows, which have programs of their own. */
-static void check_few_rows(const char *dir) {
-    check_model(dir, 6, 8);
-    check_decode_steps(dir, 15);
-    check_decode_steps(dir, 30);
+static void check_few_rows(const char *dir, double tolerance) {
+    check_model(dir, 6, 8, tolerance);
+    check_decode_steps(dir, 8, tolerance);
+    check_decode_steps(dir, 15, tolerance);
+    check_decode_steps(dir, 30, tolerance);
 }
 
-/* Odd sizes, factors of odd ranks, mixtures; then a wider model whose layers are all factorised. */
+/* What the layers add to tiny embeddings as they are may cancel, and the last norm then magnifies what was rounded: at
+ * 1 of 100 positions by bf16 alone beyond what is allowed. Embeddings that are larger than that leave half of it. */
+static void enlarge_embedding(tiny_checkpoint *c) {
+    tiny_tensor *t = tiny_find(c, "model.embed_tokens.weight");
+    for (int64_t i = 0; i < t->shape[0] * t->shape[1]; i++) t->data[i] *= 10;
+}
+
+/* Odd sizes, factors of odd ranks, mixtures; then a wider model whose layers are all factorised, where bf16 alone gives
+ * 0.0055 of the largest logit. Weights are bf16 on both sides. */
 static void factorised_models_match_the_cpu(void **state) {
     (void)state;
     if (!nmlp_test_gpu()) skip();
@@ -450,8 +460,9 @@ static void factorised_models_match_the_cpu(void **state) {
     tiny_factorise(&c, 0, "down_proj", 5, NULL);
     tiny_factorise(&c, 1, "up_proj", 9, NULL);
     tiny_mark_compressed(&c);
+    enlarge_embedding(&c);
     tiny_write(&c, root, NMLP_DTYPE_BF16);
-    check_few_rows(root);
+    check_few_rows(root, allowed);
     tiny_fini(&c);
     snprintf(dir, sizeof dir, "%s/m", root);
     nmlp_assert_ok(nmlp_preset_find(&config, "llama-3.2-1b", &err), &err);
@@ -462,7 +473,7 @@ static void factorised_models_match_the_cpu(void **state) {
     config.vocab = 3008;
     const nmlp_synth_options options = {.tile = 32, .ratio = 0.3, .n_layers = 3, .dtype = NMLP_DTYPE_BF16};
     nmlp_assert_ok(nmlp_synth_write(dir, &config, &options, &params, &bytes, &err), &err);
-    check_few_rows(dir);
+    check_few_rows(dir, 0x1p-7);
     nmlp_test_rmdir(root);
 }
 
@@ -473,7 +484,7 @@ static void rows_alone_match_the_cpu(void **state) {
     struct both b;
     (void)state;
     if (!nmlp_test_gpu()) skip();
-    open_both(&b, NMLP_TEST_ROOT "/models/tiny", N, &limits, 0x1p-5);
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", N, &limits, allowed);
     for (int i = 0; i < PROMPT / PIECE * N; i++) {
         int64_t rows[SEQUENCES_MAX] = {0};
         rows[i % N] = PIECE;
@@ -524,7 +535,7 @@ static void long_texts_match_the_cpu(void **state) {
         for (int s = 0; s < N; s++) {
             int64_t position = PROMPT + 100 * s + i;
             double differs = distance(got + s * vocab, want + position * vocab, vocab);
-            if (!(differs <= 0x1p-5)) fail_msg("logits at position %lld differ by %g", (long long)position, differs);
+            if (!(differs <= allowed)) fail_msg("logits at position %lld differ by %g", (long long)position, differs);
         }
     }
     nmlp_mem_free(want);
@@ -568,7 +579,7 @@ static void few_rows_behind_many_keys_match_the_cpu(void **state) {
         for (int64_t row = 0; row <= n; row++) {
             int64_t position = row < n ? at + row : (int64_t)i;
             double differs = distance(got + row * vocab, want + position * vocab, vocab);
-            if (!(differs <= 0x1p-5)) fail_msg("logits at position %lld differ by %g", (long long)position, differs);
+            if (!(differs <= allowed)) fail_msg("logits at position %lld differ by %g", (long long)position, differs);
         }
         at += n;
     }
@@ -586,7 +597,7 @@ static void company_in_a_bucket_changes_no_bit(void **state) {
     nmlp_err err;
     (void)state;
     if (!nmlp_test_gpu()) skip();
-    open_both(&b, NMLP_TEST_ROOT "/models/tiny", N, &limits, 0x1p-5);
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", N, &limits, allowed);
     float *first = nmlp_mem_new((size_t)b.vocab, sizeof *first, NULL);
     nmlp_step_item items[N];
     for (int s = 0; s < N; s++) {
