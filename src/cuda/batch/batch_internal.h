@@ -60,10 +60,9 @@ typedef struct nmlp_cuda_forward {
     float *qkv;                  /* f32 [max_rows, qkv padded] */
     void *q;                     /* bf16 [max_rows, n_heads*D] */
     void *mixed;                 /* bf16 [max_rows, n_heads*D padded] */
-    nmlp_cuda_cache_maps
-        *maps;      /* [n_layers]; NULL: chips and head sizes that attention_prefill_sm90.cu has nothing for */
-    float *squares; /* f32 [few rows, H padded / SQUARES_COLS]: sums of squares of hidden (residual.h) */
-    float *partial; /* of decode attention */
+    nmlp_cuda_cache_maps *maps;  /* [n_layers]; NULL where attention_prefill_sm90.cu has no kernel */
+    float *squares;              /* f32 [few rows, H padded / SQUARES_COLS]: of hidden (residual.h) */
+    float *partial;              /* of decode attention */
     uint32_t *arrived;
     void *head_input;            /* bf16 [LOGIT_ROWS, H padded] */
     float *logits;               /* f32 [LOGIT_ROWS, V padded] */
