@@ -21,6 +21,28 @@ mpirun() {
     return $mpi_code
 }
 
+now_ms() { date +%s%3N; }
+
+# Runs $work/NAME on $processes, and kills a rank ($victim) in the middle of part $2 of $kills of the $took_ms that an
+# undisturbed job took; its code in $code. A job that was over by then is run again and killed earlier: the machine was
+# busier when it was timed.
+kill_one() { # NAME, number of the kill
+    victim=$(($2 * 7 % processes))
+    for kill_attempt in 1 2 3 4; do
+        rm -rf "$work"/out* "$work"/pid.*
+        timeout 300 mpirun -n "$processes" sh "$work/$1" >"$work/log" 2>&1 &
+        job=$!
+        sleep "$(awk "BEGIN { print $took_ms * (2 * $2 - 1) / ($kills * 2000) }")"
+        [ -s "$work/pid.$victim" ] && kill -9 "$(cat "$work/pid.$victim")" 2>/dev/null || true
+        code=0
+        wait $job || code=$?
+        [ $code -ne 124 ] || fail "$1, kill $2 of rank $victim: the job hangs"
+        if [ $code -ne 0 ]; then return 0; fi
+        took_ms=$((took_ms * 3 / 4))
+    done
+    fail "$1, kill $2: $kill_attempt jobs were over before it"
+}
+
 # A small random model of a family, with a tokenizer of letters, in $work.
 small_model() { # family
     cp -r "$root/tests/data/families/$1" "$work/$1"

@@ -4,7 +4,6 @@
 # writes the bytes of one process. Then formats that tests/cli/cluster_quantize.sh does not have.
 . "$2/tests/lib/mpi.sh"
 processes=4 kills=${NMLP_TEST_KILLS:-2} # of each
-now_ms() { date +%s%3N; }
 
 for words in "quantize --budget-bytes 4200000" "compress --budget-bytes 3100000"; do
     verb=${words%% *} options=${words#* }
@@ -17,20 +16,11 @@ END
     mv "$work/out" "$work/want"
     begin=$(now_ms)
     mpirun -n $processes sh "$work/member" >"$work/log" 2>&1 || { cat "$work/log"; fail "$verb: an undisturbed run"; }
-    took_ms=$(($(now_ms) - begin)) ended=0
+    took_ms=$(($(now_ms) - begin))
     same() { diff -r "$work/want" "$work/out" >/dev/null || fail "$verb: $1"; }
     same "an undisturbed run has other bytes"
     for i in $(seq "$kills"); do
-        rm -rf "$work"/out* "$work"/pid.*
-        victim=$((i * 7 % processes))
-        timeout 300 mpirun -n $processes sh "$work/member" >"$work/log" 2>&1 &
-        job=$!
-        sleep "$(awk "BEGIN { print $took_ms * $i / ($kills * 1000) }")"
-        [ -s "$work/pid.$victim" ] && kill -9 "$(cat "$work/pid.$victim")" 2>/dev/null || true
-        code=0
-        wait $job || code=$?
-        [ $code -ne 124 ] || fail "$verb: kill $i of rank $victim: the job hangs"
-        if [ $code -eq 0 ]; then ended=$((ended + 1)); fi
+        kill_one member "$i"
         [ ! -e "$work/out" ] || same "kill $i of rank $victim left half an output" # whole, where it came late
         after=$((1 + i % 3))
         if [ $after -eq 1 ]; then sh "$work/member" --resume; else mpirun -n $after sh "$work/member" --resume; fi \
@@ -38,8 +28,7 @@ END
         same "kill $i of rank $victim, resumed on $after: other bytes"
         ls -A "$work" | grep -q partial && fail "$verb: kill $i: a work folder was left"
     done
-    [ $ended -le $((kills / 2)) ] || fail "$verb: only $((kills - ended)) of $kills runs met their kill"
-    echo "$verb: $kills kills of $processes processes over $took_ms ms, $ended runs had ended before: the same bytes"
+    echo "$verb: $kills kills of $processes processes over $took_ms ms: the same bytes"
 done
 
 "$command" compress "$tiny" -o "$work/factors" --ratio 0.4 --calib-tokens 512 --heldout 128 --ctx 64 --rounds 0 \
