@@ -2,7 +2,6 @@
 # quantize under mpirun: the bytes of one process, from the beginning and from what another number of processes left.
 . "$2/tests/lib/mpi.sh"
 
-now_ms() { date +%s%3N; }
 pack() { # processes, model, output, more
     n=$1 model=$2 out=$3
     shift 3
