@@ -27,8 +27,9 @@ typedef struct nmlp_llm nmlp_llm;
 
 typedef struct nmlp_llm_options {
     size_t struct_bytes;
-    int n_threads;   /* 0: one per CPU */
-    const char *isa; /* kernel set of the CPU: "ref", "avx2", "avx512", "amx"; NULL: the fastest for `precision` */
+    int n_threads; /* 0: one per CPU */
+    /* kernel set of the CPU: "ref", "avx2", "avx512", "avx512bf16", "amx"; NULL: the fastest for `precision` */
+    const char *isa;
     int64_t context; /* positions; 0: the model's maximum, at most 4096 */
     /* since 0.2 */
     const char *device;    /* "cpu", "cuda", or "auto" (default): a GPU where one is usable and no isa is given */

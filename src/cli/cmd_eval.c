@@ -363,7 +363,7 @@ static int run(int argc, char **argv) {
         {"adapter", 0, NMLP_OPT_STRING, &o.load.adapter, "DIR", "LoRA adapter of PEFT to merge into the weights"},
         {"device", 0, NMLP_OPT_STRING, &o.load.device, "NAME",
          "cpu (default, exact), cuda (activations in bf16) or auto"},
-        {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
+        {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, avx512bf16, amx"},
         {"precision", 0, NMLP_OPT_STRING, &o.load.precision, "P",
          "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
         {"peer-timeout", 0, NMLP_OPT_NUMBER, &o.peer_timeout_s, "S",

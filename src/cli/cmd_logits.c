@@ -124,7 +124,7 @@ static int run(int argc, char **argv) {
         {"device", 0, NMLP_OPT_STRING, &load.device, "NAME", "cpu (default), cuda or auto"},
         {"split", 0, NMLP_OPT_STRING, &load.split, "auto|dense|replicated|all",
          "under mpirun: how factorised MLPs are shared (default auto: each layer by what is measured)"},
-        {"isa", 0, NMLP_OPT_STRING, &load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
+        {"isa", 0, NMLP_OPT_STRING, &load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, avx512bf16, amx"},
     };
     nmlp_cli cli;
     nmlp_err err;

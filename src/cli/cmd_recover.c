@@ -181,7 +181,8 @@ static int run(int argc, char **argv) {
         {"heldout", 0, NMLP_OPT_INT, &o.heldout, "N", "sequences held out, at most a tenth (default 32)"},
         {"patience", 0, NMLP_OPT_INT, &o.patience, "N", "evaluations without gain before it stops (default 8)"},
         {"resume", 0, NMLP_OPT_FLAG, &o.resume, NULL, "go on where an interrupted run stopped"},
-        {"isa", 0, NMLP_OPT_STRING, &o.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx (bf16 products)"},
+        {"isa", 0, NMLP_OPT_STRING, &o.isa, "NAME",
+         "kernel set: auto, ref, avx2, avx512, avx512bf16, amx (bf16 products)"},
         {"peer-timeout", 0, NMLP_OPT_NUMBER, &words.peer_timeout_s, "S",
          "seconds to wait for other processes under mpirun (default 600)"},
     };

@@ -23,10 +23,11 @@
 
 typedef struct nmlp_kernels nmlp_kernels; /* one instruction set's implementations */
 
-/* The set named `isa` ("ref", "avx2", "avx512", "amx"), or with NULL or "auto" the fastest one this CPU supports that
- * computes in f32. Fails naming the sets there are when the name is unknown or the CPU lacks it. */
+/* The set named `isa` ("ref", "avx2", "avx512", "avx512bf16", "amx"), or with NULL or "auto" the fastest one this CPU
+ * supports that computes in f32. Fails naming the sets there are when the name is unknown or the CPU lacks it. */
 nmlp_status nmlp_kernels_select(const nmlp_kernels **out, const nmlp_cpu *cpu, const char *isa, nmlp_err *err);
-/* The same, but "auto" may also choose a set that rounds activations to bf16 ("amx"), where that is the fastest. */
+/* The same, but "auto" may also choose a set that rounds activations to bf16 ("amx", "avx512bf16"), where that is the
+ * fastest. */
 nmlp_status nmlp_kernels_select_bf16(const nmlp_kernels **out, const nmlp_cpu *cpu, const char *isa, nmlp_err *err);
 const char *nmlp_kernels_name(const nmlp_kernels *kernels);
 /* Names of the sets compiled in, fastest first, without those for tests only; NULL past the end. */

@@ -13,8 +13,9 @@ typedef void nmlp_scores_fn(float *c, const void *queries, const void *strips, i
 struct nmlp_kernels {
     const char *name;
     bool (*supported)(const nmlp_cpu *cpu);
-    bool bf16_activations; /* activations, and weights of other types, are rounded to bf16 */
-    bool only_by_name;     /* never chosen by itself */
+    bool bf16_activations;             /* activations, and weights of other types, are rounded to bf16 */
+    bool only_by_name;                 /* never chosen by itself */
+    bool (*pays)(const nmlp_cpu *cpu); /* on a CPU that supports it; NULL: always */
     const nmlp_gemm *wide;
     const nmlp_gemm *narrow; /* for up to narrow_rows rows */
     int64_t narrow_rows;

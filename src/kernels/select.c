@@ -41,6 +41,9 @@ static bool has_avx2(const nmlp_cpu *cpu) { return cpu->avx2_fma; }
 static bool has_avx512(const nmlp_cpu *cpu) { return cpu->avx512; }
 static bool has_amx(const nmlp_cpu *cpu) { return cpu->amx_bf16 && cpu->avx512; }
 
+static bool has_avx512_bf16(const nmlp_cpu *cpu) { return cpu->avx512_bf16 && cpu->avx512_vnni && cpu->avx512_vbmi; }
+static bool has_fast_bf16(const nmlp_cpu *cpu) { return cpu->bf16_dot_is_fast; }
+
 static const nmlp_kernels set_avx2 = {
     .name = "avx2",
     .supported = has_avx2,
@@ -62,6 +65,23 @@ static const nmlp_kernels set_avx512 = {
     .vec = &nmlp_vec_avx512,
 };
 
+/* What AMX tiles multiply, in vector registers: more rows at a time than arithmetic in f32 can keep up with memory. */
+static const nmlp_kernels set_avx512bf16 = {
+    .name = "avx512bf16",
+    .supported = has_avx512_bf16,
+    .pays = has_fast_bf16,
+    .bf16_activations = true,
+    .wide = &nmlp_gemm_avx512bf16,
+    .narrow = &nmlp_gemm_narrow_avx512,
+    .narrow_rows = 12,
+    .few = &nmlp_gemm_few_avx512,
+    .few_rows = 6,
+    .quant = &nmlp_gemm_narrow_avx512,
+    .quant_rows = 8,
+    .exact = &nmlp_gemm_few_avx512,
+    .vec = &nmlp_vec_avx512bf16,
+};
+
 /* A few rows are bound by memory, and plain vector loads keep their speed when a neighbour slows tile loads down. Up to
  * 8 of them integer products take less time than to unpack quantised weights for tiles. */
 static const nmlp_kernels set_amx = {
@@ -77,10 +97,10 @@ static const nmlp_kernels set_amx = {
     .quant_rows = 8,
     .exact = &nmlp_gemm_few_avx512,
     .scores_64 = nmlp_scores_64_amx,
-    .vec = &nmlp_vec_amx,
+    .vec = &nmlp_vec_avx512bf16,
 };
 
-static const nmlp_kernels *const sets[] = {&set_amx, &set_avx512, &set_avx2, &set_ref, &set_amx_emu};
+static const nmlp_kernels *const sets[] = {&set_amx, &set_avx512bf16, &set_avx512, &set_avx2, &set_ref, &set_amx_emu};
 
 #else
 
@@ -117,6 +137,7 @@ static bool is_auto(const char *isa) { return !isa || strcmp(isa, "auto") == 0; 
 static const nmlp_kernels *fastest(const nmlp_cpu *cpu, bool allow_bf16) {
     for (int i = 0; i < N_SETS; i++) {
         if (sets[i]->only_by_name || (sets[i]->bf16_activations && !allow_bf16)) continue;
+        if (sets[i]->pays && !sets[i]->pays(cpu)) continue;
         if (sets[i]->supported(cpu)) return sets[i];
     }
     return &set_ref;

@@ -10,7 +10,7 @@ static bool is_auto(const char *isa) { return !isa || strcmp(isa, "auto") == 0; 
 const nmlp_train_ops *nmlp_train_ops_select(const char *isa) {
 #if defined(__x86_64__)
     const nmlp_cpu *cpu = nmlp_cpu_get();
-    bool any = is_auto(isa) || strcmp(isa, "amx") == 0;
+    bool any = is_auto(isa) || strcmp(isa, "amx") == 0 || strcmp(isa, "avx512bf16") == 0;
     if (cpu->avx512 && (any || strcmp(isa, "avx512") == 0)) return &nmlp_train_ops_f32_avx512;
     if (cpu->avx2_fma && (any || strcmp(isa, "avx2") == 0)) return &nmlp_train_ops_f32_avx2;
 #else

@@ -58,7 +58,7 @@ same "format" "csv" eval model --format c
 same "a value begun" "cuda" run model --device cu
 same "--option=" "cpu cuda auto" run model --device =
 same "--option=value" "auto" run model --device = a
-same "kernel sets" "auto amx avx512 avx2 ref" run model --isa ""
+same "kernel sets" "auto amx avx512bf16 avx512 avx2 ref" run model --isa ""
 same "targets and files" "trn1 trn2 trn3 file.txt folder" plan --target ""
 same "kernels" "xw xw-tiled xw-hoist xw-block xw-opt" simulate --kernel xw
 same "operations" "xw xuv mlp" plan --op ""

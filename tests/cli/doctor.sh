@@ -26,7 +26,7 @@ if [ "$(uname -m)" = x86_64 ]; then
     "$command" run "$root/models/tiny" -p x -n 1 --device cpu --json >"$work/run"
     grep -q "\"isa\":\"$(value kernel_set_bf16)\"" "$work/run" || fail "another set than $(value kernel_set_bf16) runs"
     sets=$(sed 's/.*"kernel_sets":{\([^}]*\)}.*/\1/; s/[",]/ /g' "$work/json")
-    for set in amx avx512 avx2 ref; do
+    for set in amx avx512bf16 avx512 avx2 ref; do
         case "$sets" in
             *" $set : sound "*) "$command" logits "$root/models/tiny" --ids 5 --isa $set >/dev/null || fail "$set does not run" ;;
             *" $set : absent "*) "$command" logits "$root/models/tiny" --ids 5 --isa $set >/dev/null 2>&1 && fail "$set runs" ;;

@@ -311,7 +311,7 @@ void nmlp_test_weight_free(nmlp_view *view) {
 }
 
 const nmlp_kernels *nmlp_test_set(int i) {
-    static const char *const names[NMLP_TEST_SETS] = {"ref", "avx2", "avx512", "amx", "amx-emu"};
+    static const char *const names[NMLP_TEST_SETS] = {"ref", "avx2", "avx512", "avx512bf16", "amx", "amx-emu"};
     const nmlp_kernels *set;
     const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_err err;

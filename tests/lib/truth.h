@@ -45,7 +45,7 @@ void nmlp_test_weight_free(nmlp_view *view);
 
 /* ---- the kernel sets ---- */
 
-enum { NMLP_TEST_SETS = 5 };
+enum { NMLP_TEST_SETS = 6 };
 /* Set i of all there are, or NULL (said once on stderr) where this CPU lacks it. */
 const nmlp_kernels *nmlp_test_set(int i);
 nmlp_pool *nmlp_test_pool(int n_threads);

@@ -99,6 +99,7 @@ typedef struct nmlp_gemm {
     bool splits_blocks; /* micro-kernels take one and two strips as well, so that threads share columns finely */
     bool full_tiles;    /* tiles are laid out for mr rows even where fewer are used */
     bool int8_panels;   /* panels take int8 activations with Q8 weights */
+    bool unsigned_rows; /* those activations lie 128 higher, as bytes without a sign */
     nmlp_gemm_microkernel *microkernel[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
     nmlp_gemm_panel_fn *panel;                       /* for bf16 and many rows; NULL: only blocks */
     /* n elements of a strip (multiple of 32) to the f32 order. */
@@ -117,6 +118,7 @@ extern const nmlp_gemm nmlp_gemm_avx2;
 extern const nmlp_gemm nmlp_gemm_avx512;
 extern const nmlp_gemm nmlp_gemm_narrow_avx512;
 extern const nmlp_gemm nmlp_gemm_few_avx512;
+extern const nmlp_gemm nmlp_gemm_avx512bf16;
 extern const nmlp_gemm nmlp_gemm_amx;
 extern const nmlp_gemm nmlp_gemm_few_amx;
 #endif

@@ -8,9 +8,10 @@ typedef struct nmlp_gemm_tiles {
     char *data;
     int64_t k_padded;
     int64_t n_tiles;
-    int rows;       /* of one tile */
-    int elem_bytes; /* 4 f32, 2 bf16, 1 int8 */
-    float *scales;  /* int8: [tiles * rows] */
+    int rows;         /* of one tile */
+    int elem_bytes;   /* 4 f32, 2 bf16, 1 int8 */
+    float *scales;    /* int8: [tiles * rows] */
+    bool is_unsigned; /* int8: 128 higher */
 } nmlp_gemm_tiles;
 
 /* For up to `rows` rows of k inputs; memory from the carver. */
@@ -31,7 +32,8 @@ static inline nmlp_gemm_tiles nmlp_gemm_tiles_carve_int8(nmlp_carver *carver, co
     nmlp_gemm_tiles t = {.k_padded = nmlp_round_up(k, NMLP_GEMM_INT8_PAD),
                          .n_tiles = nmlp_ceil_div(rows, gemm->mr),
                          .rows = gemm->mr,
-                         .elem_bytes = 1};
+                         .elem_bytes = 1,
+                         .is_unsigned = gemm->unsigned_rows};
     t.data = nmlp_carve(carver, (size_t)(t.n_tiles * t.rows * t.k_padded));
     t.scales = nmlp_carve(carver, (size_t)(t.n_tiles * t.rows) * sizeof *t.scales);
     return t;
@@ -69,6 +71,7 @@ static inline void nmlp_gemm_tiles_put(const nmlp_gemm_tiles *t, const nmlp_vec 
 static inline void nmlp_gemm_tiles_put_int8(const nmlp_gemm_tiles *t, const nmlp_vec *vec, int64_t row,
                                             const float *src, int64_t k) {
     nmlp_vec_int8_row to = {.dst = (int8_t *)nmlp_gemm_tiles_at(t, row / t->rows, 0) + row % t->rows * NMLP_LINE_BYTES,
+                            .is_unsigned = t->is_unsigned,
                             .step = nmlp_gemm_tiles_step(t),
                             .src = src,
                             .n = k,

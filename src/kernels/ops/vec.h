@@ -67,7 +67,8 @@ typedef struct nmlp_vec_quantisation {
 /* A row on its way into a tile of int8 (gemm.h), with one scale: x is about q * scale, to 1/254 of the largest. Of
  * every four inputs the second and third change places, as in strips of Q8. */
 typedef struct nmlp_vec_int8_row {
-    int8_t *dst; /* lines at dst, dst + step, ... */
+    int8_t *dst;      /* lines at dst, dst + step, ... */
+    bool is_unsigned; /* 128 is added: bytes from 1 to 255 */
     size_t step;
     const float *src;
     int64_t n;
@@ -139,7 +140,7 @@ extern const nmlp_vec nmlp_vec_ref;
 #if defined(__x86_64__)
 extern const nmlp_vec nmlp_vec_avx2;
 extern const nmlp_vec nmlp_vec_avx512;
-extern const nmlp_vec nmlp_vec_amx; /* what the amx set needs of them, with instructions that come with it */
+extern const nmlp_vec nmlp_vec_avx512bf16; /* of the amx set too */
 #endif
 
 #endif

@@ -123,7 +123,7 @@ static inline lanes power_for_bf16(lanes x) {
 /* Not by the compiler's flags alone: whoever builds for the machine at hand has them for all files. */
 #if defined(__AVX512BF16__) && !defined(NMLP_KERNELS_VEC_PLAIN_H)
 
-#include "kernels/isa/amx/lanes_bf16_amx.h"
+#include "kernels/isa/avx512/lanes_avx512bf16.h"
 
 #else
 
@@ -347,6 +347,7 @@ static float put_int8(const nmlp_vec_int8_row *row) {
     memcpy(&peak, &bits, sizeof peak);
     bool usable = peak >= least && peak <= 3e38f;
     float factor = usable ? most / peak : 0.0f;
+    const int8_t flip = row->is_unsigned ? INT8_MIN : 0; /* adds 128, modulo 256 */
     int8_t *to = row->dst;
     for (int64_t k = 0; k < row->n_padded; k += LINE_INPUTS, to += row->step) {
         int8_t q[LINE_INPUTS] = {0};
@@ -356,10 +357,10 @@ static float put_int8(const nmlp_vec_int8_row *row) {
         else if (usable && n > 0)
             round_int8(q, row->src + k, factor, (int)n);
         for (int i = 0; i < LINE_INPUTS; i += 4) {
-            to[i] = q[i];
-            to[i + 1] = q[i + 2];
-            to[i + 2] = q[i + 1];
-            to[i + 3] = q[i + 3];
+            to[i] = (int8_t)(q[i] ^ flip);
+            to[i + 1] = (int8_t)(q[i + 2] ^ flip);
+            to[i + 2] = (int8_t)(q[i + 1] ^ flip);
+            to[i + 3] = (int8_t)(q[i + 3] ^ flip);
         }
     }
     return peak < least ? 0.0f : usable ? peak / most : NAN;

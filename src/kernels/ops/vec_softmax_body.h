@@ -42,7 +42,7 @@ static void softmax(nmlp_vec_softmax *row) {
 }
 
 #if defined(__AVX512VBMI__) && defined(__AVX512BF16__) && !defined(NMLP_KERNELS_VEC_PLAIN_H)
-#include "kernels/isa/amx/vec_powers_amx.h"
+#include "kernels/isa/avx512/vec_powers_avx512bf16.h"
 #else
 
 static inline lanes probability_for_bf16(lanes scores, float scale, float base) {

@@ -242,6 +242,8 @@ static void sets_are_found_by_name(void **state) {
     const nmlp_kernels *set;
     nmlp_cpu none = {0};
     nmlp_cpu all = {.avx2_fma = true, .avx512 = true, .avx512_bf16 = true, .amx_bf16 = true};
+    nmlp_cpu without_tiles = {
+        .avx2_fma = true, .avx512 = true, .avx512_bf16 = true, .avx512_vnni = true, .avx512_vbmi = true};
     nmlp_assert_ok(nmlp_kernels_select(&set, &none, "auto", &err), &err);
     assert_string_equal(nmlp_kernels_name(set), "ref");
     nmlp_assert_fails(nmlp_kernels_select(&set, &none, "avx512", &err), &err, NMLP_E_UNSUPPORTED, "avx512", NULL);
@@ -251,8 +253,15 @@ static void sets_are_found_by_name(void **state) {
     assert_string_equal(nmlp_kernels_name(set), "avx512");
     nmlp_assert_ok(nmlp_kernels_select_bf16(&set, &all, NULL, &err), &err);
     assert_string_equal(nmlp_kernels_name(set), "amx");
+    nmlp_assert_ok(nmlp_kernels_select_bf16(&set, &without_tiles, NULL, &err), &err);
+    assert_string_equal(nmlp_kernels_name(set), "avx512");
+    without_tiles.bf16_dot_is_fast = true;
+    nmlp_assert_ok(nmlp_kernels_select_bf16(&set, &without_tiles, NULL, &err), &err);
+    assert_string_equal(nmlp_kernels_name(set), "avx512bf16");
+    nmlp_assert_ok(nmlp_kernels_select(&set, &without_tiles, NULL, &err), &err);
+    assert_string_equal(nmlp_kernels_name(set), "avx512");
 #else
-    (void)all;
+    (void)all, (void)without_tiles;
 #endif
 }
 

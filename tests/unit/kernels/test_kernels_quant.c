@@ -9,7 +9,7 @@
 
 #if defined(__x86_64__)
 #include "kernels/gemm/quant_unpack.h"
-#include "kernels/isa/amx/quant_unpack_amx.h"
+#include "kernels/isa/avx512/quant_unpack_avx512bf16.h"
 #include "kernels/isa/avx512/gemm_quant_avx512.h"
 #endif
 
@@ -296,7 +296,7 @@ static void vector_code_unpacks_to_the_bits_of_plain_code(void **state) {
                                                             : NMLP_DTYPE_Q8,
                                        .group = multiplied ? 16 : groups[g]};
         nmlp_gemm_quant_unpack_bf16(want, &strip, K);
-        nmlp_gemm_quant_unpack_amx(got, &strip, K);
+        nmlp_gemm_quant_unpack_avx512bf16(got, &strip, K);
         for (int i = 0; i < K * 16; i++)
             if (got[i] != want[i]) fail_msg("kind %d, element %d: %04x, expected %04x", g, i, got[i], want[i]);
     }

@@ -2,7 +2,7 @@
  */
 #include "kernels/isa/amx/tile_config_amx.h"
 #include "kernels/gemm/panel.h"
-#include "kernels/isa/amx/quant_unpack_amx.h"
+#include "kernels/isa/avx512/quant_unpack_avx512bf16.h"
 
 enum { MR = 32, STRIPS = 2, NR = STRIPS * NMLP_STRIP, TILE_K = 32, TILE_ROWS = 16, TILE_BYTES = 1024 };
 enum { FEW_STRIPS = 4, FEW_C_STRIDE = FEW_STRIPS * NMLP_STRIP * (int)sizeof(float) };
@@ -172,7 +172,7 @@ const nmlp_gemm nmlp_gemm_amx = {
     .full_tiles = true,
     .int8_panels = true,
     .microkernel = {[NMLP_DTYPE_BF16] = block_bf16},
-    .unpack = nmlp_gemm_quant_unpack_amx,
+    .unpack = nmlp_gemm_quant_unpack_avx512bf16,
     .panel = nmlp_gemm_panel_amx,
     .begin = nmlp_amx_begin,
     .end = nmlp_amx_end,
@@ -185,7 +185,7 @@ const nmlp_gemm nmlp_gemm_few_amx = {
     .narrow_rows = INT32_MAX,
     .full_tiles = true,
     .microkernel = {[NMLP_DTYPE_BF16] = few_bf16},
-    .unpack = nmlp_gemm_quant_unpack_amx,
+    .unpack = nmlp_gemm_quant_unpack_avx512bf16,
     .begin = nmlp_amx_begin,
     .end = nmlp_amx_end,
 };

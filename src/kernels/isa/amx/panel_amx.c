@@ -1,7 +1,6 @@
 /* Panels in 2 x 2 AMX tiles: bf16 activations and weights with f32 sums, or int8 with int32. */
 #include "kernels/isa/amx/tile_config_amx.h"
-#include "kernels/isa/amx/lanes_bf16_amx.h"
-#include "kernels/gemm/panel.h"
+#include "kernels/isa/avx512/panel_store_avx512bf16.h"
 
 enum {
     TILE = NMLP_GEMM_PANEL_TILE,
@@ -10,57 +9,7 @@ enum {
     HALF = 16,
     FETCH_STEPS = 4
 };
-enum { ROWS_AHEAD = 8 };
 enum { C_STRIDE = TILE * (int)sizeof(float), HALF_FLOATS = HALF * TILE, C_LINES = TILE_FLOATS * 4 / NMLP_LINE_BYTES };
-
-#define INLINE static inline __attribute__((always_inline))
-
-/* ---- epilogue ---- */
-
-INLINE void put_line(char *to, const float *sums) { store_bf16_line(to, load(sums), load(sums + LANES)); }
-
-INLINE void put_gated(char *to, const float *gate, const float *up) {
-    store_bf16_line(to, gate_for_bf16(load(gate), load(up)), gate_for_bf16(load(gate + LANES), load(up + LANES)));
-}
-
-INLINE void put_row(char *to, const float *sums, bool add) {
-    float *y = (float *)to;
-    store(y, add ? load(y) + load(sums) : load(sums));
-    store(y + LANES, add ? load(y + LANES) + load(sums + LANES) : load(sums + LANES));
-}
-
-/* Rows to add to lie pages apart, where no hardware fetches ahead. */
-INLINE void fetch_row(const char *row) {
-    __builtin_prefetch(row, 1);
-    __builtin_prefetch(row + NMLP_LINE_BYTES, 1);
-}
-
-INLINE void put_next(nmlp_gemm_finished_tile *f, const nmlp_gemm_store_kind outcome) {
-    if (outcome == NMLP_STORE_ADDED_ROWS) fetch_row(f->to + ROWS_AHEAD * f->row_bytes);
-    if (outcome == NMLP_STORE_LINES) put_line(f->to, f->sums[0]);
-    if (outcome == NMLP_STORE_GATED_LINES) put_gated(f->to, f->sums[0], f->sums[1]);
-    if (outcome == NMLP_STORE_ROWS || outcome == NMLP_STORE_ADDED_ROWS)
-        put_row(f->to, f->sums[0], outcome == NMLP_STORE_ADDED_ROWS);
-    f->to += f->row_bytes;
-    f->sums[0] += TILE;
-    if (outcome == NMLP_STORE_GATED_LINES) f->sums[1] += TILE;
-    f->rows--;
-}
-
-/* The next n rows of the tile, or what is left of them. */
-INLINE void put_rows(const nmlp_gemm_panel *p, nmlp_gemm_finished_tile *f, int64_t n,
-                     const nmlp_gemm_store_kind outcome) {
-    if (n > f->rows) n = f->rows;
-    if (outcome != NMLP_STORE_BY_CALLBACK) {
-        for (; n > 0; n--) put_next(f, outcome);
-        return;
-    }
-    p->store_rows(p->ctx, f, n);
-    f->sums[0] += n * TILE;
-    if (p->n_products == 2) f->sums[1] += n * TILE;
-    f->row += n;
-    f->rows -= n;
-}
 
 /* ---- products ---- */
 
@@ -86,28 +35,14 @@ INLINE void store_sums(float *c, bool low) {
     _tile_stored(3, c + HALF_FLOATS + HALF, C_STRIDE);
 }
 
-/* Sums of codes, times the scales of their columns. */
-__attribute__((noinline)) static void scale_sums(const nmlp_gemm_panel *p, float *c, int64_t rows) {
-    lanes left = load(p->scales), right = load(p->scales + LANES);
+/* Out of the loop's way. */
+__attribute__((noinline)) static void finish_sums(const nmlp_gemm_panel *p, int64_t tile, int64_t rows) {
+    float *c = nmlp_gemm_panel_sums(p, tile);
     nmlp_amx_settle_memory();
-    for (int64_t row = 0; row < rows; row++, c += TILE) {
-        store(c, load(c) * left);
-        store(c + LANES, load(c + LANES) * right);
-    }
-}
-
-/* Sums of products of int8, in place, times the scales of their rows and columns. */
-__attribute__((noinline)) static void scale_int8_sums(const nmlp_gemm_panel *p, int64_t tile, float *c, int64_t rows) {
-    const float *row_scales = p->row_scales + tile * TILE;
-    __m512 left = _mm512_loadu_ps(p->scales), right = _mm512_loadu_ps(p->scales + HALF);
-    nmlp_amx_settle_memory();
-    for (int64_t row = 0; row < rows; row++, c += TILE) {
-        __m512 scale = _mm512_set1_ps(row_scales[row]);
-        __m512 first = _mm512_cvtepi32_ps(_mm512_load_si512(c)),
-               second = _mm512_cvtepi32_ps(_mm512_load_si512(c + HALF));
-        _mm512_store_ps(c, _mm512_mul_ps(first, _mm512_mul_ps(scale, left)));
-        _mm512_store_ps(c + HALF, _mm512_mul_ps(second, _mm512_mul_ps(scale, right)));
-    }
+    if (p->row_scales)
+        scale_int8_sums(p, tile, c, rows, NULL);
+    else
+        scale_sums(p, c, rows);
 }
 
 static void fetch_lines(const char *at, int64_t n) {
@@ -219,10 +154,7 @@ INLINE void multiply_tile(const nmlp_gemm_panel *p, int64_t i, const bool low, c
     if (f.rows > 0) put_rows(p, &f, f.rows, outcome); /* before the sums below may take their place */
     nmlp_amx_settle_memory();
     store_sums(nmlp_gemm_panel_sums(p, i), low);
-    if (int8)
-        scale_int8_sums(p, i, nmlp_gemm_panel_sums(p, i), low ? TILE : HALF);
-    else if (p->scales)
-        scale_sums(p, nmlp_gemm_panel_sums(p, i), low ? TILE : HALF);
+    if (p->scales) finish_sums(p, i, low ? TILE : HALF);
 }
 
 /* Every combination has a loop of its own. */

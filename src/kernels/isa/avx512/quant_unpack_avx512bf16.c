@@ -1,4 +1,4 @@
-#include "kernels/isa/amx/quant_unpack_amx.h"
+#include "kernels/isa/avx512/quant_unpack_avx512bf16.h"
 
 #include <immintrin.h>
 
@@ -114,7 +114,7 @@ INLINE void unpack_q4(char *to, const nmlp_gemm_quant_strip *strip, int64_t k, b
     }
 }
 
-void nmlp_gemm_quant_unpack_amx(void *dst, const nmlp_gemm_quant_strip *strip, int64_t k) {
+void nmlp_gemm_quant_unpack_avx512bf16(void *dst, const nmlp_gemm_quant_strip *strip, int64_t k) {
     if (strip->dtype == NMLP_DTYPE_Q8)
         unpack_q8(dst, strip, k);
     else if (strip->dtype == NMLP_DTYPE_Q4M)

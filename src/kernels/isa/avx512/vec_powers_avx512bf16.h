@@ -1,6 +1,6 @@
 /* Probabilities in bf16 by table: half the instructions of a polynomial. Part of vec_softmax_body.h. */
-#ifndef NMLP_KERNELS_ISA_AMX_VEC_POWERS_AMX_H
-#define NMLP_KERNELS_ISA_AMX_VEC_POWERS_AMX_H
+#ifndef NMLP_KERNELS_ISA_AVX512_VEC_POWERS_AVX512BF16_H
+#define NMLP_KERNELS_ISA_AVX512_VEC_POWERS_AVX512BF16_H
 
 /* A number's bf16 pattern, read as an integer, is 128 times its logarithm where it is a power of two, and too large by
  * this between them: for every second of 128 steps. */

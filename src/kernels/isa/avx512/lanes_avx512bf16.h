@@ -1,6 +1,6 @@
 /* Results rounded to bf16, with the instructions that come with AMX. */
-#ifndef NMLP_KERNELS_ISA_AMX_LANES_BF16_AMX_H
-#define NMLP_KERNELS_ISA_AMX_LANES_BF16_AMX_H
+#ifndef NMLP_KERNELS_ISA_AVX512_LANES_AVX512BF16_H
+#define NMLP_KERNELS_ISA_AVX512_LANES_AVX512BF16_H
 
 #include "kernels/isa/avx512/lanes_avx512.h"
 
