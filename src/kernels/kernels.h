@@ -34,9 +34,9 @@ const char *nmlp_kernels_name(const nmlp_kernels *kernels);
 const char *nmlp_kernels_name_at(size_t index);
 /* Quantised weights (tensor/quant.h) multiply activations rounded to int16 in groups of 32 inputs, 2^-16 of the largest
  * of a group: integer products are exact, scales are applied in f32. Sets that round to bf16 do so with them too, above
- * 8 rows; there Q8 weights of 64 n inputs that read the rows given to a linear or an MLP multiply them rounded to int8
- * instead, 1/254 of the largest of a row: products are exact again, scales of row and column are applied in f32.
- * True when matmuls round activations (and weights of other types) to bf16; sums are f32 everywhere. */
+ * 8 rows ("avx512bf16": 12); there Q8 weights of 64 n inputs that read the rows given to a linear or an MLP multiply
+ * them rounded to int8 instead, 1/254 of the largest of a row: products are exact again, scales of row and column are
+ * applied in f32. True when matmuls round activations (and weights of other types) to bf16; sums are f32 everywhere. */
 bool nmlp_kernels_rounds_to_bf16(const nmlp_kernels *kernels);
 
 /* ---- linear: Y [S,N] = X [S,K] W^T + b, W [N,K] as checkpoints store it ---- */

@@ -77,7 +77,7 @@ static const nmlp_kernels set_avx512bf16 = {
     .few = &nmlp_gemm_few_avx512,
     .few_rows = 6,
     .quant = &nmlp_gemm_narrow_avx512,
-    .quant_rows = 8,
+    .quant_rows = 12,
     .exact = &nmlp_gemm_few_avx512,
     .vec = &nmlp_vec_avx512bf16,
 };

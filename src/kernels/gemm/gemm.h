@@ -10,15 +10,15 @@
  *
  * Strips of quantised weights (tensor/quant.h) hold a word of 32 bits per column in every line: of Q8 four inputs in
  * bytes 0, 2, 1, 3; of Q4 eight as 4-bit numbers with a sign, even ones in the low 16 bits and odd ones in the high. A
- * few shifts make vectors of int16 pairs (k, k+1) of them. The scales of Q4, f16 [groups][16], stand behind all inputs
- * of the strip, zero points, int8 [groups][16], behind those; scales of Q8, one per column, are applied to complete
- * sums (stage.c). Q4M has the codes of Q4, behind them multipliers, int8 [groups][16] with their step, and the scales
- * of Q8: codes are multiplied before all else, and from there on are those of Q8. Their micro-kernels take activations
- * as int16 in groups of 32 inputs, each row with a scale of its own in every group (nmlp_vec.quantise): the products of
- * a group are summed exactly in int32, groups are added in f32 in their order. A zero point takes its product with the
- * sum of the group's activations away, exactly in int32 too. Sets that round to bf16 unpack strips to bf16 instead:
- * codes of Q8 and Q4M exactly, those of Q4 with their scale. Where tiles take int8, the strips of Q8 are tiles as they
- * are, and activations are rounded to int8 with a scale for each row.
+ * few shifts make vectors of int16 pairs (k, k+1) of them. A *span* is what 128 inputs have, so that memory is read
+ * from front to back: codes, then of Q4 scales, f16 [groups][16], and zero points, int8 [groups][16]; of Q4M
+ * multipliers, int8 [groups][16] with their step. Scales of Q8 and Q4M, one per column, are applied to complete sums
+ * (stage.c): codes of Q4M are multiplied before all else, and from there on are those of Q8. Their micro-kernels take
+ * activations as int16 in groups of 32 inputs, each row with a scale of its own in every group (nmlp_vec.quantise): the
+ * products of a group are summed exactly in int32, groups are added in f32 in their order. A zero point takes its
+ * product with the sum of the group's activations away, exactly in int32 too. Sets that round to bf16 unpack strips to
+ * bf16 instead: codes of Q8 and Q4M exactly, those of Q4 with their scale. Where tiles take int8, the strips of Q8 are
+ * tiles as they are, and activations are rounded to int8 with a scale for each row.
  *
  * A, the activations, lies in *tiles*: panels of up to MR rows. For every 64 bytes' worth of inputs (16 f32, 32 bf16 or
  * 64 int8, these in the order that Q8 has) a tile holds the 64 bytes of each row, one row after the other. The
@@ -34,7 +34,25 @@
 #include "tensor/dtype.h"
 #include "tensor/quant.h"
 
-enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64 };
+enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_SPAN = 128 };
+
+/* How a quantised strip is laid out. */
+typedef struct nmlp_gemm_span {
+    size_t bytes;     /* from span to span */
+    int scales_at;    /* in the span; Q4 */
+    int per_group_at; /* zero points of Q4, multipliers of Q4M; 0: it has none */
+    int group_shift;  /* log2 of the inputs of a group */
+} nmlp_gemm_span;
+
+/* Scales of Q4 for the group of input k, of a span that begins there or before. */
+static inline const char *nmlp_gemm_span_scales(const nmlp_gemm_span *s, const char *span, int64_t k) {
+    return span + s->scales_at + (k % NMLP_SPAN >> s->group_shift) * NMLP_STRIP * 2;
+}
+
+/* Zero points or multipliers. */
+static inline const int8_t *nmlp_gemm_span_per_group(const nmlp_gemm_span *s, const char *span, int64_t k) {
+    return (const int8_t *)span + s->per_group_at + (k % NMLP_SPAN >> s->group_shift) * NMLP_STRIP;
+}
 
 /* Rows of vector work that a block does overlap its own, a few at every step of 32 inputs: products of tiles leave the
  * vector units idle. */
@@ -56,19 +74,17 @@ static inline void nmlp_gemm_overlap_step(nmlp_gemm_overlap *overlap) {
 
 /* One micro-tile: C [rows, 16*strips] = or += A [rows,k] B [k, 16*strips] */
 typedef struct nmlp_gemm_microtile {
-    float *c;                /* rows of 16 * the gemm's strips, contiguous, aligned to 64 bytes */
-    const void *a;           /* tile, at the first k */
-    const void *b;           /* first strip, at the first k */
-    size_t a_step;           /* bytes from one line of inputs to the next: 64 * rows the tile was laid out for */
-    size_t b_step;           /* bytes from strip to strip */
-    int64_t k;               /* multiple of 32 */
-    int rows;                /* 1..mr */
-    int strips;              /* the gemm's, or half as many at the end of a matrix */
-    const float *a_scales;   /* quantised: [k/32][rows the tile was laid out for]; `a` is then int16 [k/32][rows][32] */
-    const char *scales;      /* Q4: of the first strip, from the first k on; those of the next are b_step further */
-    const int8_t *per_group; /* Q4M: the same of multipliers; Q4: of zero points, NULL: without */
-    const int32_t *a_sums;   /* beside a_scales: sums of 32 inputs; only with zero points */
-    int group;               /* inputs that share a scale: Q4 */
+    float *c;              /* rows of 16 * the gemm's strips, contiguous, aligned to 64 bytes */
+    const void *a;         /* tile, at the first k */
+    const void *b;         /* first strip, at the first k */
+    size_t a_step;         /* bytes from one line of inputs to the next: 64 * rows the tile was laid out for */
+    size_t b_step;         /* bytes from strip to strip */
+    int64_t k;             /* multiple of 32 */
+    int rows;              /* 1..mr */
+    int strips;            /* the gemm's, or half as many at the end of a matrix */
+    const float *a_scales; /* quantised: [k/32][rows the tile was laid out for]; `a` is then int16 [k/32][rows][32] */
+    const int32_t *a_sums; /* beside a_scales: sums of 32 inputs; only with zero points */
+    nmlp_gemm_span span;   /* quantised: `b` begins with one */
     bool accumulate;
     bool stream;       /* B comes from memory and is used once: fetch it ahead */
     const char *ahead; /* strips needed next, ahead_step apart */
@@ -82,13 +98,11 @@ typedef void nmlp_gemm_microkernel(const nmlp_gemm_microtile *block);
 typedef struct nmlp_gemm_panel nmlp_gemm_panel;
 typedef void nmlp_gemm_panel_fn(const nmlp_gemm_panel *panel);
 
-/* A strip of a quantised weight from some input on. */
+/* A strip of a quantised weight from some span on. */
 typedef struct nmlp_gemm_quant_strip {
-    const char *codes;
-    const char *scales;      /* Q4: f16 [groups][16] from that input's on; Q8, Q4M: f32 [16] */
-    const int8_t *per_group; /* [groups][16] from that input's on: Q4M multipliers; Q4 zero points, NULL: without */
+    const char *spans;
+    nmlp_gemm_span span;
     nmlp_dtype dtype;
-    int group; /* Q4 */
 } nmlp_gemm_quant_strip;
 
 typedef struct nmlp_gemm {

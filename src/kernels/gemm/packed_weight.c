@@ -84,8 +84,10 @@ static uint32_t codes_at(const struct part *part, int j, int64_t k, int64_t n) {
     return word;
 }
 
-/* Words of `per_word` inputs of one output; CHUNK is a multiple of both. */
-static void pack_codes(char *dst, const struct part *part, nmlp_dtype dtype) {
+/* Words of `per_word` inputs of one output; CHUNK is a multiple of both, and a part of a span. */
+static void pack_codes(char *strip, const struct part *part, const nmlp_gemm_weight *m) {
+    nmlp_dtype dtype = m->dtype;
+    char *dst = strip + nmlp_gemm_weight_bytes(m, part->k_begin);
     int64_t per_word = dtype == NMLP_DTYPE_Q8 ? 4 : 8;
     int bits = nmlp_dtype_bits(dtype);
     for (int j = 0; j < part->n_rows; j++) {
@@ -95,32 +97,35 @@ static void pack_codes(char *dst, const struct part *part, nmlp_dtype dtype) {
             if (dtype != NMLP_DTYPE_Q8) word ^= 0x88888888u; /* q + 8 becomes a number with a sign */
             if (n < per_word) word &= (1u << (n * bits)) - 1u;
             word = dtype == NMLP_DTYPE_Q8 ? q8_word(word) : q4_word(word);
-            memcpy(dst + (k / per_word * NMLP_STRIP + j) * 4, &word, sizeof word);
+            memcpy(dst + ((k - part->k_begin) / per_word * NMLP_STRIP + j) * 4, &word, sizeof word);
         }
     }
 }
 
-/* Q4: [N, groups] to [groups][16]; outputs that are padding have scales of 0. */
+/* Q4: scales [N, groups] to the spans; outputs that are padding have scales of 0. */
 static void pack_scales(const struct packing *packing, int64_t strip) {
     const nmlp_gemm_weight *m = packing->matrix;
     const uint16_t *scales = packing->source->scales;
-    int64_t n_groups = nmlp_ceil_div(m->k, m->group);
-    uint16_t *dst = (uint16_t *)(void *)(m->strips + m->strip_bytes * (size_t)strip + m->scales_offset);
-    for (int64_t j = 0; j < NMLP_STRIP && strip * NMLP_STRIP + j < m->n; j++)
-        for (int64_t g = 0; g < n_groups; g++)
-            dst[g * NMLP_STRIP + j] = scales[(strip * NMLP_STRIP + j) * n_groups + g];
+    int64_t group = packing->source->group, n_groups = nmlp_ceil_div(m->k, group);
+    for (int64_t g = 0; g < n_groups; g++) {
+        const char *span = nmlp_gemm_weight_at(m, strip, g * group / NMLP_SPAN * NMLP_SPAN);
+        uint16_t *dst = (uint16_t *)(uintptr_t)nmlp_gemm_span_scales(&m->span, span, g * group);
+        for (int64_t j = 0; j < NMLP_STRIP && strip * NMLP_STRIP + j < m->n; j++)
+            dst[j] = scales[(strip * NMLP_STRIP + j) * n_groups + g];
+    }
 }
 
-/* Zero points, or multipliers with their step: [N, groups] to [groups][16]. */
+/* Zero points, or multipliers with their step: [N, groups] to the spans. */
 static void pack_per_group(const struct packing *packing, int64_t strip) {
     const nmlp_gemm_weight *m = packing->matrix;
-    int64_t n_groups = nmlp_ceil_div(m->k, m->group);
+    int64_t group = packing->source->group, n_groups = nmlp_ceil_div(m->k, group);
     int step = m->dtype == NMLP_DTYPE_Q4M ? nmlp_quant_multiplier_step(m->dtype) : 1;
-    int8_t *dst = (int8_t *)m->strips + m->strip_bytes * (size_t)strip + m->per_group_offset;
-    for (int64_t j = 0; j < NMLP_STRIP && strip * NMLP_STRIP + j < m->n; j++)
-        for (int64_t g = 0; g < n_groups; g++)
-            dst[g * NMLP_STRIP + j] =
-                (int8_t)(step * packing->source->per_group[(strip * NMLP_STRIP + j) * n_groups + g]);
+    for (int64_t g = 0; g < n_groups; g++) {
+        const char *span = nmlp_gemm_weight_at(m, strip, g * group / NMLP_SPAN * NMLP_SPAN);
+        int8_t *dst = (int8_t *)(uintptr_t)nmlp_gemm_span_per_group(&m->span, span, g * group);
+        for (int64_t j = 0; j < NMLP_STRIP && strip * NMLP_STRIP + j < m->n; j++)
+            dst[j] = (int8_t)(step * packing->source->per_group[(strip * NMLP_STRIP + j) * n_groups + g]);
+    }
 }
 
 /* f32, and bf16 in pairs that do not cross rows, are 4-byte elements to transpose. */
@@ -158,7 +163,7 @@ static bool pack_strip(const struct packing *packing, int64_t strip) {
     if (is_transposition(packing)) return transpose_strip(packing, strip);
     bool finite = strip_is_finite(packing, strip);
     if (m->dtype == NMLP_DTYPE_Q4) pack_scales(packing, strip);
-    if (m->per_group_offset) pack_per_group(packing, strip);
+    if (m->span.per_group_at) pack_per_group(packing, strip);
     for (int64_t n = part.first_row; n < m->n && part.n_rows < NMLP_STRIP; n++)
         part.rows[part.n_rows++] = nmlp_view_row(source, n);
     for (int64_t k = 0; k < m->k; k += CHUNK) {
@@ -170,7 +175,7 @@ static bool pack_strip(const struct packing *packing, int64_t strip) {
         case NMLP_DTYPE_BF16: pack_bf16((uint16_t *)dst, &part, source->dtype); break;
         case NMLP_DTYPE_Q8:
         case NMLP_DTYPE_Q4:
-        case NMLP_DTYPE_Q4M: pack_codes(dst, &part, m->dtype); break;
+        case NMLP_DTYPE_Q4M: pack_codes(dst, &part, m); break;
         case NMLP_DTYPE_FP8: /* packed as bf16 */
         case NMLP_DTYPE_Q6:  /* and these as Q8 */
         case NMLP_DTYPE_Q6M:
@@ -229,16 +234,29 @@ static nmlp_dtype packed_dtype(const nmlp_kernels *kernels, nmlp_dtype source) {
     return kernels->bf16_activations && !nmlp_dtype_is_quantised(source) ? NMLP_DTYPE_BF16 : source;
 }
 
+static nmlp_gemm_span span_of(const nmlp_gemm_weight *m, const nmlp_view *source) {
+    if (!nmlp_dtype_is_quantised(m->dtype)) return (nmlp_gemm_span){0};
+    bool has_per_group = m->dtype == NMLP_DTYPE_Q4M || (m->dtype == NMLP_DTYPE_Q4 && source->per_group);
+    int bytes = NMLP_SPAN * NMLP_STRIP * nmlp_dtype_bits(m->dtype) / 8;
+    nmlp_gemm_span span = {0};
+    if (nmlp_dtype_bits(m->dtype) == 4) {
+        while (1 << span.group_shift < source->group) span.group_shift++;
+        int numbers = (NMLP_SPAN >> span.group_shift) * NMLP_STRIP;
+        span.scales_at = bytes;
+        if (m->dtype == NMLP_DTYPE_Q4) bytes += numbers * (int)sizeof(uint16_t);
+        span.per_group_at = has_per_group ? bytes : 0;
+        if (has_per_group) bytes += numbers;
+    }
+    span.bytes = nmlp_round_up_size((size_t)bytes, NMLP_LINE_BYTES);
+    return span;
+}
+
 /* Sizes of a strip and of all; the scales of rows stand behind the last. */
 static bool lay_out(nmlp_gemm_weight *m, const nmlp_view *source, size_t *scales_at) {
-    bool has_per_group = m->dtype == NMLP_DTYPE_Q4M || (m->dtype == NMLP_DTYPE_Q4 && source->per_group);
     size_t row_scales_bytes = nmlp_quant_scales_rows(source->dtype) ? (size_t)m->n_padded * sizeof(float) : 0;
-    size_t numbers = m->group > 0 ? (size_t)nmlp_ceil_div(m->k_padded, m->group) * NMLP_STRIP : 0;
-    size_t q4_bytes = m->dtype == NMLP_DTYPE_Q4 ? numbers * sizeof(uint16_t) : 0;
     if (m->k_padded > INT64_MAX / 64) return false;
-    m->scales_offset = nmlp_gemm_weight_bytes(m, m->k_padded);
-    m->per_group_offset = has_per_group ? m->scales_offset + q4_bytes : 0;
-    m->strip_bytes = nmlp_round_up_size(m->scales_offset + q4_bytes + (has_per_group ? numbers : 0), NMLP_LINE_BYTES);
+    m->span = span_of(m, source);
+    m->strip_bytes = nmlp_gemm_weight_bytes(m, m->span.scales_at ? nmlp_round_up(m->k_padded, NMLP_SPAN) : m->k_padded);
     return !nmlp_add_overflows(m->strip_bytes, stagger_bytes(m->strip_bytes), &m->strip_bytes) &&
            !nmlp_mul_overflows((size_t)m->n_padded / NMLP_STRIP, m->strip_bytes, scales_at) &&
            !nmlp_add_overflows(*scales_at, row_scales_bytes, &m->bytes);
@@ -255,7 +273,6 @@ nmlp_status nmlp_gemm_weight_init(nmlp_gemm_weight *matrix, const nmlp_kernels *
     matrix->n_padded = nmlp_pad(matrix->n);
     matrix->k_padded = nmlp_pad(matrix->k);
     matrix->dtype = packed_dtype(kernels, weight->dtype);
-    matrix->group = nmlp_dtype_bits(matrix->dtype) == 4 ? weight->group : 0;
     if (!lay_out(matrix, weight, &scales_at))
         return nmlp_fail(err, NMLP_E_NOMEM, "a weight [%lld,%lld] does not fit in memory", (long long)matrix->n,
                          (long long)matrix->k);

@@ -15,11 +15,9 @@ typedef struct nmlp_gemm_weight {
     char *strips;       /* [n_padded/16][k_padded*16] */
     size_t strip_bytes; /* from strip to strip */
     size_t bytes;
-    bool finite;             /* no NaN or Inf in the source */
-    const float *scales;     /* [n_padded] of rows, of all quantised types but Q4; else NULL */
-    int group;               /* Q4, Q4M */
-    size_t scales_offset;    /* Q4: bytes from a strip to its scales */
-    size_t per_group_offset; /* to zero points of Q4 or multipliers of Q4M; 0: it has none */
+    bool finite;         /* no NaN or Inf in the source */
+    const float *scales; /* [n_padded] of rows, of all quantised types but Q4; else NULL */
+    nmlp_gemm_span span; /* quantised */
 } nmlp_gemm_weight;
 
 /* Packs `weight` [N,K]; the source is not needed afterwards. */
@@ -27,9 +25,11 @@ nmlp_status nmlp_gemm_weight_init(nmlp_gemm_weight *matrix, const nmlp_kernels *
                                   nmlp_pool *pool, nmlp_err *err);
 void nmlp_gemm_weight_fini(nmlp_gemm_weight *matrix);
 
-/* Bytes of k inputs of a strip, without scales. */
+/* Bytes of k inputs of a strip: of quantised types whole spans, and the codes of a part of one. */
 static inline size_t nmlp_gemm_weight_bytes(const nmlp_gemm_weight *m, int64_t k) {
-    return (size_t)(k * NMLP_STRIP) * (size_t)nmlp_dtype_bits(m->dtype) / 8;
+    size_t input_bits = NMLP_STRIP * (size_t)nmlp_dtype_bits(m->dtype);
+    if (!m->span.bytes) return (size_t)k * input_bits / 8;
+    return (size_t)(k / NMLP_SPAN) * m->span.bytes + (size_t)(k % NMLP_SPAN) * input_bits / 8;
 }
 
 /* What a run's quant_k must be at least for this weight. */
@@ -42,27 +42,12 @@ static inline bool nmlp_gemm_weight_takes_int8(const nmlp_gemm_weight *m) {
     return m->dtype == NMLP_DTYPE_Q8 && m->k_padded % 64 == 0;
 }
 
-/* Strip `strip` from input k (even, of quantised types a multiple of 32) on. */
+/* Strip `strip` from input k (even, of quantised types the first of a span) on. */
 static inline const char *nmlp_gemm_weight_at(const nmlp_gemm_weight *m, int64_t strip, int64_t k) {
     return m->strips + m->strip_bytes * (size_t)strip + nmlp_gemm_weight_bytes(m, k);
 }
 
 /* The parts of memory that matmuls of few rows by these weights read. */
 nmlp_pool_ahead nmlp_gemm_weights_ahead(const nmlp_gemm_weight *const weights[], int n);
-
-/* Scales of the strip from input k (of Q4 a multiple of the group) on; NULL for plain types. */
-static inline const char *nmlp_gemm_weight_scales(const nmlp_gemm_weight *m, int64_t strip, int64_t k) {
-    if (m->scales) return (const char *)(m->scales + strip * NMLP_STRIP);
-    if (m->dtype != NMLP_DTYPE_Q4) return NULL;
-    return m->strips + m->strip_bytes * (size_t)strip + m->scales_offset +
-           (size_t)(k / m->group * NMLP_STRIP) * sizeof(uint16_t);
-}
-
-/* Zero points or multipliers of the strip from input k on; NULL: it has none. */
-static inline const int8_t *nmlp_gemm_weight_per_group(const nmlp_gemm_weight *m, int64_t strip, int64_t k) {
-    if (!m->per_group_offset) return NULL;
-    return (const int8_t *)(m->strips + m->strip_bytes * (size_t)strip + m->per_group_offset +
-                            k / m->group * NMLP_STRIP);
-}
 
 #endif

@@ -49,11 +49,8 @@ size_t nmlp_gemm_stage_unpack(const nmlp_gemm *gemm, const nmlp_gemm_product *p,
                               int64_t n, void *to) {
     size_t step = (size_t)(n * NMLP_STRIP * gemm->elem_bytes);
     for (int i = 0; i < n_strips; i++) {
-        nmlp_gemm_quant_strip from = {.codes = nmlp_gemm_weight_at(p->w, strip + i, p->w_k + k),
-                                      .scales = nmlp_gemm_weight_scales(p->w, strip + i, p->w_k + k),
-                                      .per_group = nmlp_gemm_weight_per_group(p->w, strip + i, p->w_k + k),
-                                      .dtype = p->w->dtype,
-                                      .group = p->w->group};
+        nmlp_gemm_quant_strip from = {
+            .spans = nmlp_gemm_weight_at(p->w, strip + i, p->w_k + k), .span = p->w->span, .dtype = p->w->dtype};
         gemm->unpack((char *)to + step * (size_t)i, &from, n);
     }
     return step;
@@ -65,9 +62,7 @@ struct operand {
     int n_strips;
     size_t step;
     nmlp_dtype dtype;
-    const char *scales; /* Q4 as it is */
-    const int8_t *per_group;
-    int group;
+    nmlp_gemm_span span; /* quantised as it is */
 };
 
 enum { STRIPS_MAX = 4 };
@@ -80,9 +75,7 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
                         .n_strips = task->part.n_strips,
                         .step = p->w->strip_bytes,
                         .dtype = p->w->dtype,
-                        .scales = nmlp_gemm_weight_scales(p->w, strip, p->w_k + k),
-                        .per_group = nmlp_gemm_weight_per_group(p->w, strip, p->w_k + k),
-                        .group = p->w->group};
+                        .span = p->w->span};
     if (nmlp_dtype_is_quantised(o.dtype) && s->gemm->elem_bytes == 2) {
         size_t step = nmlp_gemm_stage_unpack(s->gemm, p, strip, o.n_strips, k, n, task->scratch->b);
         return (struct operand){
@@ -147,15 +140,13 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
         .k = n,
         .rows = (int)nmlp_min(mr, s->rows - tile * mr),
         .strips = o->n_strips,
-        .scales = o->scales,
-        .per_group = o->per_group,
-        .group = o->group,
+        .span = o->span,
         .accumulate = s->accumulate || k > 0,
         .stream = task->part.end_tile - task->part.first_tile == 1,
         .ahead = next.strips,
         .ahead_step = next.step,
     };
-    bool has_zeros = o->dtype == NMLP_DTYPE_Q4 && o->per_group;
+    bool has_zeros = o->dtype == NMLP_DTYPE_Q4 && o->span.per_group_at > 0;
     if (nmlp_dtype_is_quantised(o->dtype)) quantise_inputs(task, &p->a, tile, k, has_zeros, &b);
     s->gemm->microkernel[o->dtype](&b);
 }
@@ -252,12 +243,12 @@ static void do_strips(const struct task *task) {
 
 enum { UNPACKED_K = 256 }; /* of a quantised block, as bf16: L1 holds them */
 
-/* Parts of equal length instead of a short last one; groups of Q4 stay whole. */
+/* Parts of equal length instead of a short last one; spans stay whole. */
 static int64_t balanced_kc(const nmlp_gemm_stage *stage) {
     int64_t k = stage->product[0].k;
     int64_t unit = NMLP_PAD;
     for (int i = 0; i < stage->n_products; i++)
-        if (stage->product[i].w->dtype == NMLP_DTYPE_Q4) unit = nmlp_max(unit, stage->product[i].w->group);
+        if (nmlp_dtype_is_quantised(stage->product[i].w->dtype)) unit = NMLP_SPAN;
     int64_t kc = stage->kc;
     for (int i = 0; i < stage->n_products; i++)
         if (stage->gemm->elem_bytes == 2 && nmlp_dtype_is_quantised(stage->product[i].w->dtype))

@@ -96,7 +96,7 @@ static void multiply_product(struct panel_pass *pass, int product) {
     };
     int64_t strip = pass->task.block * s->gemm->strips;
     if (int8) {
-        panel.scales = (const float *)(const void *)nmlp_gemm_weight_scales(p->w, strip, 0);
+        panel.scales = p->w->scales + strip * NMLP_STRIP;
         panel.row_scales = p->a.scales + pass->task.first_tile * TILE;
     } else if (nmlp_dtype_is_quantised(p->w->dtype)) {
         panel.b_step = nmlp_gemm_stage_unpack(s->gemm, p, strip, s->gemm->strips, 0, p->k, pass->scratch->b);

@@ -4,7 +4,7 @@
 
 #include "kernels/isa/avx2/gemm_quant_avx2.h"
 
-enum { ROWS_MAX = 6, HALVES_MAX = 2, LANES = 8, PREFETCH_BYTES = 1024, HALF_BYTES = 32 };
+enum { ROWS_MAX = 6, HALVES_MAX = 2, LANES = 8, PREFETCH_BYTES = 8192, HALF_BYTES = 32 };
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -87,7 +87,6 @@ INLINE void sum_halves(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool has_
     const int n_lines = dtype == NMLP_DTYPE_Q8 ? 8 : 4;
     sums c;
     const char *a = p->a;
-    const char *b = (const char *)p->b + half * HALF_BYTES;
     const float *x_scales = p->a_scales;
     const int32_t *x_sums = p->a_sums;
 #pragma GCC unroll 6
@@ -97,16 +96,17 @@ INLINE void sum_halves(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool has_
             c.f[i][h] =
                 p->accumulate ? _mm256_load_ps(p->c + i * NMLP_STRIP + (half + h) * LANES) : _mm256_setzero_ps();
     for (int64_t k = 0; k < p->k; k += NMLP_PAD) {
-        const char *w_scales = dtype == NMLP_DTYPE_Q4 ? p->scales + k / p->group * NMLP_STRIP * 2 + half * 16 : NULL;
-        begin_group(&c, has_zeros ? p->per_group + k / p->group * NMLP_STRIP + half * LANES : NULL, x_sums, rows,
+        const char *span = (const char *)p->b + (size_t)(k / NMLP_SPAN) * p->span.bytes;
+        const char *b = span + k % NMLP_SPAN / NMLP_PAD * n_lines * NMLP_LINE_BYTES + half * HALF_BYTES;
+        const char *w_scales = nmlp_gemm_span_scales(&p->span, span, k) + half * 16;
+        begin_group(&c, has_zeros ? nmlp_gemm_span_per_group(&p->span, span, k) + half * LANES : NULL, x_sums, rows,
                     halves);
 #pragma GCC unroll 4
         for (int line = 0; line < n_lines; line++, b += NMLP_LINE_BYTES) {
             __m256i multipliers[HALVES_MAX];
-            if (dtype == NMLP_DTYPE_Q4M) {
-                int64_t group = k / NMLP_QUANT_MULTIPLIER_GROUP + line / 2;
-                load_multipliers(multipliers, p->per_group + group * NMLP_STRIP + half * LANES, halves);
-            }
+            if (dtype == NMLP_DTYPE_Q4M)
+                load_multipliers(multipliers, nmlp_gemm_span_per_group(&p->span, span, k + 8 * line) + half * LANES,
+                                 halves);
             add_line(&c, (const int32_t *)(const void *)a, b, line * (NMLP_STRIP / n_lines), multipliers, dtype, rows,
                      halves);
         }
@@ -137,7 +137,7 @@ INLINE void sum_rows_of_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype, boo
 }
 
 INLINE void sum_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
-    if (dtype == NMLP_DTYPE_Q4 && p->per_group)
+    if (dtype == NMLP_DTYPE_Q4 && p->span.per_group_at)
         sum_rows_of_tile(p, dtype, true);
     else
         sum_rows_of_tile(p, dtype, false);

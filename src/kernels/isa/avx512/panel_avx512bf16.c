@@ -9,7 +9,8 @@ enum {
     STRIPS = 2,
     STEP_BYTES = 1024, /* of a strip: 32 inputs in bf16, 64 in int8 */
     WORDS = 16,        /* of a row's line in a step: as many lines of each strip */
-    ROWS_MOST = 11,    /* whose sums of two strips are in registers beside a line of each strip and a word of a row */
+    ROWS_MOST = 11,    /* whose sums of two strips are in registers beside a line of each strip, a word of a row and
+                          the excess of bytes */
     STEPS_AT_ONCE = 8  /* two strips of them stay in L1 while all rows pass */
 };
 
@@ -23,6 +24,8 @@ typedef struct piece {
     int64_t n_steps;
     const char *ahead0, *ahead1; /* of the strips that come next */
     int ahead_lines;             /* at every step */
+    int32_t *excess;             /* bytes: added up meanwhile; NULL: not */
+    bool stream;                 /* the strips come from memory: they are fetched before those that come next */
 } piece;
 
 /* For bytes `a` has no sign. */
@@ -33,13 +36,17 @@ INLINE __m512i dot(__m512i sum, __m512i a, __m512i b, const bool int8) {
 
 INLINE void fetch_ahead(const piece *p, int64_t step) {
     for (int64_t i = step * p->ahead_lines; i < (step + 1) * p->ahead_lines; i++) {
-        _mm_prefetch(p->ahead0 + i * NMLP_LINE_BYTES, _MM_HINT_T1);
-        _mm_prefetch(p->ahead1 + i * NMLP_LINE_BYTES, _MM_HINT_T1);
+        _mm_prefetch(p->ahead0 + i * NMLP_LINE_BYTES, _MM_HINT_T0);
+        _mm_prefetch(p->ahead1 + i * NMLP_LINE_BYTES, _MM_HINT_T0);
     }
 }
 
-INLINE void multiply_rows(const piece *p, const int rows, const bool int8) {
+/* Rows of bytes lie 128 higher than they are, since one operand of a product must have no sign: the excess is what that
+ * adds to each column. */
+INLINE void multiply_rows(const piece *p, const int rows, const bool int8, const bool adds_excess) {
+    const __m512i high = _mm512_set1_epi8((char)0x80);
     __m512i sums[ROWS_MOST][STRIPS];
+    __m512i excess[STRIPS] = {0};
     const char *a = p->a, *b0 = p->b0, *b1 = p->b1;
 #pragma GCC unroll 11
     for (int i = 0; i < rows; i++)
@@ -47,6 +54,8 @@ INLINE void multiply_rows(const piece *p, const int rows, const bool int8) {
         for (int s = 0; s < STRIPS; s++)
             sums[i][s] =
                 p->earlier ? _mm512_load_si512(p->earlier + i * TILE + s * NMLP_STRIP) : _mm512_setzero_si512();
+    if (adds_excess)
+        for (int s = 0; s < STRIPS; s++) excess[s] = _mm512_load_si512(p->excess + s * NMLP_STRIP);
     for (int64_t step = 0; step < p->n_steps; step++, a += p->a_step) {
         fetch_ahead(p, step);
 #pragma GCC unroll 4
@@ -59,8 +68,14 @@ INLINE void multiply_rows(const piece *p, const int rows, const bool int8) {
                 sums[i][0] = dot(sums[i][0], x, left, int8);
                 sums[i][1] = dot(sums[i][1], x, right, int8);
             }
+            if (adds_excess) {
+                excess[0] = dot(excess[0], high, left, true);
+                excess[1] = dot(excess[1], high, right, true);
+            }
         }
     }
+    if (adds_excess)
+        for (int s = 0; s < STRIPS; s++) _mm512_store_si512(p->excess + s * NMLP_STRIP, excess[s]);
 #pragma GCC unroll 11
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
@@ -68,17 +83,23 @@ INLINE void multiply_rows(const piece *p, const int rows, const bool int8) {
 }
 
 /* Of 32 rows: 11, 11, 10. Tiles have room for as many as are made. */
-INLINE void multiply_some(const piece *p, int64_t rows, const bool int8) {
+INLINE void multiply_some(const piece *p, int64_t rows, const bool int8, const bool adds_excess) {
     if (rows >= ROWS_MOST)
-        multiply_rows(p, ROWS_MOST, int8);
+        multiply_rows(p, ROWS_MOST, int8, adds_excess);
     else if (rows > ROWS_MOST / 2)
-        multiply_rows(p, ROWS_MOST - 1, int8);
+        multiply_rows(p, ROWS_MOST - 1, int8, adds_excess);
     else
-        multiply_rows(p, ROWS_MOST / 2, int8);
+        multiply_rows(p, ROWS_MOST / 2, int8, adds_excess);
 }
 
-static void multiply_some_bf16(const piece *p, int64_t rows) { multiply_some(p, rows, false); }
-static void multiply_some_int8(const piece *p, int64_t rows) { multiply_some(p, rows, true); }
+static void multiply_some_bf16(const piece *p, int64_t rows) { multiply_some(p, rows, false, false); }
+
+static void multiply_some_int8(const piece *p, int64_t rows) {
+    if (p->excess)
+        multiply_some(p, rows, true, true);
+    else
+        multiply_some(p, rows, true, false);
+}
 
 /* All steps of `whole` for a tile: part by part, so that strips come from L1 for all rows but the first. */
 INLINE void multiply_tile(const piece *whole, int64_t rows, const bool int8) {
@@ -89,14 +110,22 @@ INLINE void multiply_tile(const piece *whole, int64_t rows, const bool int8) {
         p.n_steps = n_steps - step < STEPS_AT_ONCE ? n_steps - step : STEPS_AT_ONCE;
         p.b0 += step * STEP_BYTES;
         p.b1 += step * STEP_BYTES;
-        p.ahead0 += step * p.ahead_lines * NMLP_LINE_BYTES;
-        p.ahead1 += step * p.ahead_lines * NMLP_LINE_BYTES;
+        if (whole->stream) {
+            bool last = step + STEPS_AT_ONCE >= n_steps;
+            p.ahead0 = last ? whole->ahead0 : p.b0 + STEPS_AT_ONCE * STEP_BYTES;
+            p.ahead1 = last ? whole->ahead1 : p.b1 + STEPS_AT_ONCE * STEP_BYTES;
+            p.ahead_lines = STEP_BYTES / NMLP_LINE_BYTES;
+        } else {
+            p.ahead0 += step * p.ahead_lines * NMLP_LINE_BYTES;
+            p.ahead1 += step * p.ahead_lines * NMLP_LINE_BYTES;
+        }
         for (int64_t row = 0; row < rows; row += ROWS_MOST) {
             p.a = whole->a + (size_t)step * p.a_step + row * NMLP_LINE_BYTES;
             p.c = whole->c + row * TILE;
             p.earlier = earlier ? earlier + row * TILE : NULL;
             (int8 ? multiply_some_int8 : multiply_some_bf16)(&p, rows - row);
             p.ahead_lines = 0; /* asked for once */
+            p.excess = NULL;
         }
     }
 }
@@ -117,19 +146,6 @@ static void block_bf16(const nmlp_gemm_microtile *p) {
 
 /* ---- panels ---- */
 
-/* Rows of bytes lie 128 higher than they are, since one operand of a product must have no sign: what that adds to each
- * column. */
-static void sum_excess(int32_t excess[TILE], const nmlp_gemm_panel *p) {
-    const __m512i high = _mm512_set1_epi8((char)0x80);
-    for (int s = 0; s < STRIPS; s++) {
-        const char *b = p->b + p->b_step * (size_t)s;
-        __m512i sum = _mm512_setzero_si512();
-        for (int64_t at = 0; at < p->k * NMLP_STRIP; at += NMLP_LINE_BYTES)
-            sum = _mm512_dpbusd_epi32(sum, high, _mm512_load_si512(b + at));
-        _mm512_store_si512(excess + s * NMLP_STRIP, sum);
-    }
-}
-
 INLINE void store_tile(const nmlp_gemm_panel *p, int64_t i) {
     nmlp_gemm_finished_tile f = nmlp_gemm_panel_finished(p, i);
     switch (f.outcome) {
@@ -146,9 +162,8 @@ INLINE void store_tile(const nmlp_gemm_panel *p, int64_t i) {
 /* Vector units have no time to spare beside these products, so a tile is stored at once, from L1, and none is left to
  * the next call. */
 INLINE void multiply_panel(const nmlp_gemm_panel *p, const bool int8) {
-    _Alignas(NMLP_LINE_BYTES) int32_t excess[TILE];
+    _Alignas(NMLP_LINE_BYTES) int32_t excess[TILE] = {0};
     const int64_t n_steps = p->k / (int8 ? 2 * NMLP_PAD : NMLP_PAD);
-    if (int8) sum_excess(excess, p);
     for (int64_t i = 0; i * TILE < p->rows; i++) {
         int64_t rows = p->rows - i * TILE < TILE ? p->rows - i * TILE : TILE;
         int64_t fetched_bytes = i * n_steps * p->ahead_lines * NMLP_LINE_BYTES;
@@ -161,7 +176,9 @@ INLINE void multiply_panel(const nmlp_gemm_panel *p, const bool int8) {
                        .n_steps = n_steps,
                        .ahead0 = p->ahead + fetched_bytes,
                        .ahead1 = p->ahead + p->ahead_step + fetched_bytes,
-                       .ahead_lines = p->ahead_lines};
+                       .ahead_lines = p->ahead_lines,
+                       .excess = int8 && i == 0 ? excess : NULL,
+                       .stream = p->stream};
         multiply_tile(&whole, rows, int8);
         if (int8)
             scale_int8_sums(p, i, whole.c, rows, excess);

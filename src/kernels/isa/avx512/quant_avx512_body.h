@@ -9,7 +9,8 @@
 
 #include "kernels/gemm/gemm.h"
 
-enum { SUMS_MAX = 12, STRIPS_MAX = 4, PREFETCH_BYTES = 1024, Q8_LINES = 8, Q4_LINES = 4 }; /* lines of 32 inputs */
+enum { SUMS_MAX = 12, STRIPS_MAX = 4, Q8_LINES = 8, Q4_LINES = 4 }; /* lines of 32 inputs */
+enum { Q8_SPANS_AHEAD = 4, Q4_SPANS_AHEAD = 4 };
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -135,38 +136,47 @@ INLINE void begin_group(sums *c, const int8_t *zeros, size_t step, const int32_t
     }
 }
 
+/* The lines behind the codes of a span. */
+INLINE void fetch_numbers(const char *far, size_t far_step, int64_t bytes, extent e) {
+    for (int64_t at = 0; at < bytes; at += NMLP_LINE_BYTES)
+#pragma GCC unroll 4
+        for (int s = 0; s < e.strips; s++) _mm_prefetch(far + (size_t)s * far_step + at, _MM_HINT_T0);
+}
+
 /* Strips strip.. of the micro-tile, all inputs. */
 INLINE void sum_strips(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool has_zeros, int strip, extent e) {
     const int n_lines = dtype == NMLP_DTYPE_Q8 ? Q8_LINES : Q4_LINES;
+    const int64_t code_bytes = NMLP_SPAN / NMLP_PAD * n_lines * NMLP_LINE_BYTES;
+    const int64_t spans_ahead = dtype == NMLP_DTYPE_Q8 ? Q8_SPANS_AHEAD : Q4_SPANS_AHEAD;
     sums c;
     const char *a = p->a;
     const char *b = (const char *)p->b + (size_t)strip * p->b_step;
-    const char *scales = dtype == NMLP_DTYPE_Q4 ? p->scales + (size_t)strip * p->b_step : NULL;
-    const int8_t *per_group = has_zeros || dtype == NMLP_DTYPE_Q4M ? p->per_group + (size_t)strip * p->b_step : NULL;
+    const char *span = b;
     const float *x_scales = p->a_scales;
     const int32_t *x_sums = p->a_sums;
-    const char *far = b + PREFETCH_BYTES; /* at the end of the strips, the beginning of those that come next */
+    /* At the end of the strips, the beginning of those that come next. */
+    const char *far = span + (size_t)spans_ahead * p->span.bytes;
     size_t far_step = p->b_step;
     load_c(&c, p, strip, e);
     for (int64_t k = 0; k < p->k; k += NMLP_PAD) {
         __m512 w_scales[STRIPS_MAX];
         __m512i multipliers[STRIPS_MAX], first[STRIPS_MAX];
-        if (p->ahead && k + PREFETCH_BYTES / NMLP_LINE_BYTES * (NMLP_PAD / n_lines) == p->k) {
+        if (p->ahead && k + spans_ahead * NMLP_SPAN == p->k) {
             far = p->ahead + (size_t)strip * p->ahead_step;
             far_step = p->ahead_step;
         }
         if (dtype == NMLP_DTYPE_Q4) {
+            const char *scales = nmlp_gemm_span_scales(&p->span, span, k);
 #pragma GCC unroll 4
             for (int s = 0; s < e.strips; s++)
-                w_scales[s] = _mm512_cvtph_ps(_mm256_loadu_si256(
-                    (const __m256i *)(scales + (size_t)s * p->b_step + k / p->group * NMLP_STRIP * 2)));
+                w_scales[s] = _mm512_cvtph_ps(
+                    _mm256_loadu_si256((const __m256i *)(const void *)(scales + (size_t)s * p->b_step)));
         }
-        begin_group(&c, has_zeros ? per_group + k / p->group * NMLP_STRIP : NULL, p->b_step, x_sums, e);
+        begin_group(&c, has_zeros ? nmlp_gemm_span_per_group(&p->span, span, k) : NULL, p->b_step, x_sums, e);
 #pragma GCC unroll 8
         for (int line = 0; line < n_lines; line++) {
             if (dtype == NMLP_DTYPE_Q4M && line % 2 == 0)
-                load_multipliers(multipliers, per_group + (k / NMLP_QUANT_MULTIPLIER_GROUP + line / 2) * NMLP_STRIP,
-                                 p->b_step, e);
+                load_multipliers(multipliers, nmlp_gemm_span_per_group(&p->span, span, k + 8 * line), p->b_step, e);
             add_line(&c, (const int32_t *)(const void *)a, b, p->b_step, far, far_step, line, multipliers, dtype, e);
             if (multiplies_sums(dtype, e) && line % 2 == 1) multiply_sums(&c, first, multipliers, line == 3, e);
         }
@@ -176,6 +186,12 @@ INLINE void sum_strips(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool has_
         far += n_lines * NMLP_LINE_BYTES;
         x_scales += p->a_step / NMLP_LINE_BYTES;
         if (has_zeros) x_sums += p->a_step / NMLP_LINE_BYTES;
+        if (dtype == NMLP_DTYPE_Q8 || k % NMLP_SPAN != NMLP_SPAN - NMLP_PAD) continue;
+        int64_t numbers_bytes = (int64_t)p->span.bytes - code_bytes;
+        fetch_numbers(far, far_step, numbers_bytes, e);
+        far += numbers_bytes;
+        b += numbers_bytes;
+        span = b;
     }
     store_c(&c, p, strip, e);
 }
@@ -207,7 +223,7 @@ INLINE void sum_rows_of_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype, boo
 
 /* `width` is the gemm's, in floats. */
 INLINE void sum_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int width) {
-    if (dtype == NMLP_DTYPE_Q4 && p->per_group)
+    if (dtype == NMLP_DTYPE_Q4 && p->span.per_group_at)
         sum_rows_of_tile(p, dtype, true, width);
     else
         sum_rows_of_tile(p, dtype, false, width);

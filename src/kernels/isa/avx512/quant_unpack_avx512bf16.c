@@ -60,7 +60,7 @@ INLINE void q8_line(char *to, __m512i words, const struct q8_tables *t) {
 
 static void unpack_q8(char *to, const nmlp_gemm_quant_strip *strip, int64_t k) {
     const struct q8_tables tables = make_q8_tables();
-    const char *codes = strip->codes;
+    const char *codes = strip->spans;
     for (int64_t i = 0; i < k; i += Q8_PER_LINE, codes += NMLP_LINE_BYTES, to += 2 * NMLP_LINE_BYTES) {
         _mm_prefetch(codes + AHEAD_BYTES, _MM_HINT_T0);
         q8_line(to, _mm512_load_si512(codes), &tables);
@@ -87,30 +87,39 @@ INLINE void q4_pair(char *to, __m512i words, int i, __m512 values, const struct 
     _mm512_store_si512(to + i * NMLP_LINE_BYTES, _mm512_permutexvar_epi16(interleave, (__m512i)halves));
 }
 
-INLINE __m512 load_per_group(const nmlp_gemm_quant_strip *strip, int64_t first) {
-    const int8_t *at = strip->per_group + first / strip->group * NMLP_STRIP;
+INLINE __m512 load_per_group(const nmlp_gemm_span *layout, const char *span, int64_t k) {
+    const int8_t *at = nmlp_gemm_span_per_group(layout, span, k);
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
 }
 
 /* Multipliers of Q4M are scales whose products with codes bf16 holds exactly. */
+INLINE struct q4_group load_group(const nmlp_gemm_span *layout, const char *span, int64_t k, bool zeros,
+                                  bool multiplied) {
+    struct q4_group group = {.zero = zeros ? load_per_group(layout, span, k) : _mm512_setzero_ps()};
+    const char *scales = nmlp_gemm_span_scales(layout, span, k);
+    group.scale = multiplied ? load_per_group(layout, span, k)
+                             : _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)scales));
+    return group;
+}
+
 INLINE void unpack_q4(char *to, const nmlp_gemm_quant_strip *strip, int64_t k, bool zeros, bool multiplied) {
+    enum { INPUTS = NMLP_QUANT_MULTIPLIER_GROUP }; /* the smallest group */
     const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     _Alignas(64) uint16_t order[32];
     for (int j = 0; j < 32; j++) order[j] = (uint16_t)(j / 2 + j % 2 * 16);
     const __m512i interleave = _mm512_load_si512(order);
-    const char *codes = strip->codes;
-    const char *scales = strip->scales;
-    for (int64_t first = 0; first < k; first += strip->group, scales += NMLP_STRIP * sizeof(uint16_t)) {
-        struct q4_group group = {.scale = multiplied ? load_per_group(strip, first)
-                                                     : _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)scales)),
-                                 .zero = zeros ? load_per_group(strip, first) : _mm512_setzero_ps()};
-        int64_t n = k - first < strip->group ? k - first : strip->group;
-        for (int64_t i = 0; i < n; i += Q4_PER_LINE, codes += NMLP_LINE_BYTES, to += 4 * NMLP_LINE_BYTES) {
+    const char *span = strip->spans;
+    for (int64_t first = 0; first < k; first += INPUTS) {
+        struct q4_group group = load_group(&strip->span, span, first, zeros, multiplied);
+        const char *codes = span + first % NMLP_SPAN / Q4_PER_LINE * NMLP_LINE_BYTES;
+#pragma GCC unroll 2
+        for (int i = 0; i < INPUTS; i += Q4_PER_LINE, codes += NMLP_LINE_BYTES, to += 4 * NMLP_LINE_BYTES) {
             __m512i words = _mm512_load_si512(codes);
             _mm_prefetch(codes + AHEAD_BYTES, _MM_HINT_T0);
 #pragma GCC unroll 4
             for (int pair = 0; pair < 4; pair++) q4_pair(to, words, pair, values, &group, interleave, zeros);
         }
+        if (first % NMLP_SPAN == NMLP_SPAN - INPUTS) span += strip->span.bytes;
     }
 }
 
@@ -119,7 +128,7 @@ void nmlp_gemm_quant_unpack_avx512bf16(void *dst, const nmlp_gemm_quant_strip *s
         unpack_q8(dst, strip, k);
     else if (strip->dtype == NMLP_DTYPE_Q4M)
         unpack_q4(dst, strip, k, false, true);
-    else if (strip->per_group)
+    else if (strip->span.per_group_at)
         unpack_q4(dst, strip, k, true, false);
     else
         unpack_q4(dst, strip, k, false, false);

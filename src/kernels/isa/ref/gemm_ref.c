@@ -31,14 +31,13 @@ static void block_f32(const nmlp_gemm_microtile *p) {
 /* One group of 32 inputs of one column, for all rows: its sum is exact in int32. */
 static void quant_group(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int64_t k, int column) {
     const int64_t rows_laid_out = (int64_t)(p->a_step / NMLP_LINE_BYTES);
-    const uint16_t *halves = (const uint16_t *)(const void *)p->scales;
-    float w_scale = dtype == NMLP_DTYPE_Q4 ? nmlp_f16_to_f32(halves[k / p->group * NMLP_STRIP + column]) : 1.0f;
+    const char *span = (const char *)p->b + (size_t)(k / NMLP_SPAN) * p->span.bytes;
+    float w_scale = dtype == NMLP_DTYPE_Q4 ? nmlp_gemm_quant_scale(&p->span, span, k, column) : 1.0f;
     int codes[NMLP_PAD];
-    int zero = dtype == NMLP_DTYPE_Q4 && p->per_group ? p->per_group[k / p->group * NMLP_STRIP + column] : 0;
     for (int i = 0; i < NMLP_PAD; i++) {
-        codes[i] = nmlp_gemm_quant_code(p->b, dtype, k + i, column) - zero;
-        if (dtype == NMLP_DTYPE_Q4M)
-            codes[i] *= p->per_group[(k + i) / NMLP_QUANT_MULTIPLIER_GROUP * NMLP_STRIP + column];
+        int number = p->span.per_group_at ? nmlp_gemm_span_per_group(&p->span, span, k + i)[column] : 0;
+        codes[i] = nmlp_gemm_quant_code(span, dtype, (k + i) % NMLP_SPAN, column);
+        codes[i] = dtype == NMLP_DTYPE_Q4M ? codes[i] * number : codes[i] - number;
     }
     for (int row = 0; row < p->rows; row++) {
         int64_t at = k / NMLP_PAD * rows_laid_out + row;
