@@ -199,7 +199,7 @@ static int run(int argc, char **argv) {
          "keep statistics in DIR.partial; --resume uses them for other ratios"},
         {"isa", 0, NMLP_OPT_STRING, &a.request.load.isa, "NAME", "kernel set (default: the fastest)"},
         {"precision", 0, NMLP_OPT_STRING, &a.request.load.precision, "P",
-         "of activations: f32, or bf16 where the CPU has AMX (default f32, large models bf16)"},
+         "of activations: f32, or bf16 where that is faster (AMX, AMD) (default f32, large models bf16)"},
         {"peer-timeout", 0, NMLP_OPT_NUMBER, &a.peer_timeout_s, "S",
          "seconds to wait for other processes under mpirun (default 600)"},
         {"whiten", 0, NMLP_OPT_STRING, &a.whiten, "HOW", "research: input, or none for plain SVD"},

@@ -365,7 +365,7 @@ static int run(int argc, char **argv) {
          "cpu (default, exact), cuda (activations in bf16) or auto"},
         {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, avx512bf16, amx"},
         {"precision", 0, NMLP_OPT_STRING, &o.load.precision, "P",
-         "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
+         "f32 (default, exact) or bf16 (faster with AMX, and on AMD)"},
         {"peer-timeout", 0, NMLP_OPT_NUMBER, &o.peer_timeout_s, "S",
          "seconds to wait for other processes under mpirun (default 600)"},
     };

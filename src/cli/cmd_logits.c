@@ -120,7 +120,7 @@ static int run(int argc, char **argv) {
         {"positions", 0, NMLP_OPT_STRING, &positions_text, "0,2", "positions to print (default: the last)"},
         {"adapter", 0, NMLP_OPT_STRING, &load.adapter, "DIR", "LoRA adapter of PEFT to merge into the weights"},
         {"precision", 0, NMLP_OPT_STRING, &load.precision, "P",
-         "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
+         "f32 (default, exact) or bf16 (faster with AMX, and on AMD)"},
         {"device", 0, NMLP_OPT_STRING, &load.device, "NAME", "cpu (default), cuda or auto"},
         {"split", 0, NMLP_OPT_STRING, &load.split, "auto|dense|replicated|all",
          "under mpirun: how factorised MLPs are shared (default auto: each layer by what is measured)"},

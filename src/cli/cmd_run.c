@@ -258,7 +258,7 @@ static int run(int argc, char **argv) {
         {"device", 0, NMLP_OPT_STRING, &r.load.device, "cpu|cuda|auto",
          "where to run (default auto: a GPU where there is one)"},
         {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "auto|f32|bf16",
-         "auto (default): bf16 activations for bf16 weights where the CPU has AMX; f32: exact"},
+         "auto (default): bf16 activations for bf16 weights where that is faster (AMX, AMD); f32: exact"},
         {"isa", 0, NMLP_OPT_STRING, &r.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, avx512bf16, amx"},
         {"split", 0, NMLP_OPT_STRING, &r.load.split, "auto|dense|replicated|all",
          "under mpirun: how factorised MLPs are shared (default auto: each layer by what is measured)"},
@@ -292,7 +292,7 @@ const nmlp_command nmlp_cmd_run = {
     .usage = "MODEL -p TEXT [-n N] [--temp T] [--chat]",
     .about = "Text appears as it is generated. --device chooses between CPU and GPU, --isa between kernel "
              "sets. --precision f32 asks for exact activations; by default those of bf16 weights are rounded "
-             "to bf16 where the CPU has AMX. --chat answers by the model's own chat template; without a prompt "
+             "to bf16 where that is faster (AMX, AMD). --chat answers by the model's own chat template; without a prompt "
              "it is a conversation, in which Ctrl-C stops the answer and Ctrl-D ends.",
     .examples = "neuronmlp run models/tiny -p \"The old house stood\" -n 24\n"
                 "neuronmlp run models/tiny -p \"Astronomy is\" -n 24 --temp 0.8 --top-p 0.95 --seed 7\n"

@@ -197,7 +197,7 @@ static int run(int argc, char **argv) {
         {"device", 0, NMLP_OPT_STRING, &o.load.device, "cpu|cuda|auto",
          "where to run (default auto: a GPU where there is one)"},
         {"precision", 0, NMLP_OPT_STRING, &o.load.precision, "auto|f32|bf16",
-         "auto (default): bf16 activations for bf16 weights where the CPU has AMX; f32: exact"},
+         "auto (default): bf16 activations for bf16 weights where that is faster (AMX, AMD); f32: exact"},
         {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, avx512bf16, amx"},
         {"split", 0, NMLP_OPT_STRING, &o.load.split, "auto|dense|replicated|all",
          "under mpirun: how factorised MLPs are shared (default auto: each layer by what is measured)"},
