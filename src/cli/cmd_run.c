@@ -290,10 +290,11 @@ const nmlp_command nmlp_cmd_run = {
     .name = "run",
     .summary = "generate text",
     .usage = "MODEL -p TEXT [-n N] [--temp T] [--chat]",
-    .about = "Text appears as it is generated. --device chooses between CPU and GPU, --isa between kernel "
-             "sets. --precision f32 asks for exact activations; by default those of bf16 weights are rounded "
-             "to bf16 where that is faster (AMX, AMD). --chat answers by the model's own chat template; without a prompt "
-             "it is a conversation, in which Ctrl-C stops the answer and Ctrl-D ends.",
+    .about =
+        "Text appears as it is generated. --device chooses between CPU and GPU, --isa between kernel "
+        "sets. --precision f32 asks for exact activations; by default those of bf16 weights are rounded "
+        "to bf16 where that is faster (AMX, AMD). --chat answers by the model's own chat template; without a prompt "
+        "it is a conversation, in which Ctrl-C stops the answer and Ctrl-D ends.",
     .examples = "neuronmlp run models/tiny -p \"The old house stood\" -n 24\n"
                 "neuronmlp run models/tiny -p \"Astronomy is\" -n 24 --temp 0.8 --top-p 0.95 --seed 7\n"
                 "neuronmlp run models/tiny -p \"The sea\" -n 8 --json\n",
