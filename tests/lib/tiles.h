@@ -8,15 +8,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#undef _tile_loadconfig
-#undef _tile_release
-#undef _tile_loadd
-#undef _tile_stream_loadd
-#undef _tile_stored
-#undef _tile_zero
-#undef _tile_dpbf16ps
-#undef _tile_dpbssd
-
 enum { NMLP_TEST_TILES = 8, NMLP_TEST_TILE_ROWS = 16, NMLP_TEST_TILE_BYTES = 64 };
 
 typedef struct nmlp_test_tiles {
@@ -29,24 +20,28 @@ typedef struct nmlp_test_tiles {
 extern _Thread_local nmlp_test_tiles nmlp_test_tiles_of_thread; /* tiles.c */
 
 /* The first 64 bytes are what LDTILECFG reads. */
-static inline void _tile_loadconfig(const void *config) { memcpy(&nmlp_test_tiles_of_thread, config, 64); }
+static inline void nmlp_test_tile_loadconfig(const void *config) { memcpy(&nmlp_test_tiles_of_thread, config, 64); }
 
-static inline void _tile_release(void) { memset(&nmlp_test_tiles_of_thread, 0, sizeof nmlp_test_tiles_of_thread); }
+static inline void nmlp_test_tile_release(void) {
+    memset(&nmlp_test_tiles_of_thread, 0, sizeof nmlp_test_tiles_of_thread);
+}
 
-static inline void _tile_zero(int tile) {
+static inline void nmlp_test_tile_zero(int tile) {
     memset(nmlp_test_tiles_of_thread.tile[tile], 0, sizeof nmlp_test_tiles_of_thread.tile[tile]);
 }
 
-static inline void _tile_loadd(int tile, const void *from, size_t stride) {
+static inline void nmlp_test_tile_loadd(int tile, const void *from, size_t stride) {
     nmlp_test_tiles *t = &nmlp_test_tiles_of_thread;
-    _tile_zero(tile);
+    nmlp_test_tile_zero(tile);
     for (int row = 0; row < t->rows[tile]; row++)
         memcpy(t->tile[tile][row], (const char *)from + (size_t)row * stride, t->row_bytes[tile]);
 }
 
-static inline void _tile_stream_loadd(int tile, const void *from, size_t stride) { _tile_loadd(tile, from, stride); }
+static inline void nmlp_test_tile_stream_loadd(int tile, const void *from, size_t stride) {
+    nmlp_test_tile_loadd(tile, from, stride);
+}
 
-static inline void _tile_stored(int tile, void *to, size_t stride) {
+static inline void nmlp_test_tile_stored(int tile, void *to, size_t stride) {
     const nmlp_test_tiles *t = &nmlp_test_tiles_of_thread;
     for (int row = 0; row < t->rows[tile]; row++)
         memcpy((char *)to + (size_t)row * stride, t->tile[tile][row], t->row_bytes[tile]);
@@ -62,7 +57,7 @@ static inline float nmlp_test_tile_bf16(const uint8_t *row, int at) {
 }
 
 /* C [rows,n] += A [rows,k pairs] B [k, n pairs]. */
-static inline void _tile_dpbf16ps(int c, int a, int b) {
+static inline void nmlp_test_tile_dpbf16ps(int c, int a, int b) {
     nmlp_test_tiles *t = &nmlp_test_tiles_of_thread;
     for (int row = 0; row < t->rows[c]; row++)
         for (int k = 0; k < t->row_bytes[a] / 4; k++)
@@ -77,7 +72,7 @@ static inline void _tile_dpbf16ps(int c, int a, int b) {
 }
 
 /* The same with four bytes at a time. */
-static inline void _tile_dpbssd(int c, int a, int b) {
+static inline void nmlp_test_tile_dpbssd(int c, int a, int b) {
     nmlp_test_tiles *t = &nmlp_test_tiles_of_thread;
     for (int row = 0; row < t->rows[c]; row++)
         for (int k = 0; k < t->row_bytes[a] / 4; k++)
@@ -89,5 +84,23 @@ static inline void _tile_dpbssd(int c, int a, int b) {
                 memcpy(t->tile[c][row] + 4 * n, &sum, sizeof sum);
             }
 }
+
+/* Compilers have some of these as functions, others as macros. */
+#undef _tile_loadconfig
+#define _tile_loadconfig nmlp_test_tile_loadconfig
+#undef _tile_release
+#define _tile_release nmlp_test_tile_release
+#undef _tile_loadd
+#define _tile_loadd nmlp_test_tile_loadd
+#undef _tile_stream_loadd
+#define _tile_stream_loadd nmlp_test_tile_stream_loadd
+#undef _tile_stored
+#define _tile_stored nmlp_test_tile_stored
+#undef _tile_zero
+#define _tile_zero nmlp_test_tile_zero
+#undef _tile_dpbf16ps
+#define _tile_dpbf16ps nmlp_test_tile_dpbf16ps
+#undef _tile_dpbssd
+#define _tile_dpbssd nmlp_test_tile_dpbssd
 
 #endif
