@@ -19,7 +19,7 @@ typedef struct nmlp_cpu {
     bool avx512_bf16;
     bool avx512_vnni;      /* 8-bit dot products in 512 bits */
     bool avx512_vbmi;      /* permutations of bytes */
-    bool bf16_dot_is_fast; /* avx512_bf16, and its products come at twice the rate of f32's (AMD) instead of half */
+    bool bf16_dot_is_fast; /* avx512_bf16, and its instructions come as fast as FMA (AMD) */
     bool amx_bf16;         /* usable tiles, bf16, and the AVX-512 extensions that every CPU with tiles has */
     nmlp_cpu_amx amx;
     char name[NMLP_CPU_NAME_BYTES]; /* "AMD EPYC"; "" where the CPU does not say */

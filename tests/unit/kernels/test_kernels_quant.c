@@ -224,9 +224,9 @@ static void fewer_bits_have_the_bits_of_eight(void **state) {
 }
 
 #if defined(__x86_64__)
-/* One micro-tile of 3 x 64 with random bytes for codes. */
+/* Micro-tiles of 1 x 64, which has kernels of its own with VNNI, and 3 x 64, with random bytes for codes. */
 static void vnni_and_plain_avx512_have_the_same_bits(void **state) {
-    enum { ROWS = 3, K = NMLP_SPAN, STRIPS = 4 };
+    enum { ROWS = 3, K = 2 * NMLP_SPAN, STRIPS = 4, CODES = NMLP_SPAN * 8 };
     static _Alignas(64) char codes[STRIPS][K * 16];
     static _Alignas(64) int16_t a[K / 32 * ROWS * 32];
     static _Alignas(64) float c[2][ROWS * 64];
@@ -242,33 +242,34 @@ static void vnni_and_plain_avx512_have_the_same_bits(void **state) {
     nmlp_gemm_microkernel *const kernels[3][2] = {{nmlp_gemm_q8_64_avx512, nmlp_gemm_q8_64_avx512vnni},
                                                   {nmlp_gemm_q4_64_avx512, nmlp_gemm_q4_64_avx512vnni},
                                                   {nmlp_gemm_q4m_64_avx512, nmlp_gemm_q4m_64_avx512vnni}};
-    const nmlp_gemm_span spans[] = {{.bytes = K * 16},
-                                    {.bytes = K * 8 + 128, .scales_at = K * 8, .group_shift = 5},
-                                    {.bytes = K * 8 + 128, .per_group_at = K * 8, .group_shift = 4}};
-    uint16_t ones[K / 32 * 16];
-    for (int j = 0; j < K / 32 * 16; j++) ones[j] = 0x3c00;
+    const nmlp_gemm_span spans[] = {{.bytes = NMLP_SPAN * 16},
+                                    {.bytes = CODES + 128, .scales_at = CODES, .group_shift = 5},
+                                    {.bytes = CODES + 128, .per_group_at = CODES, .group_shift = 4}};
+    uint16_t ones[NMLP_SPAN / 32 * 16];
+    for (int j = 0; j < NMLP_SPAN / 32 * 16; j++) ones[j] = 0x3c00;
     for (int type = 0; type < 3; type++) {
-        for (int i = 0; i < STRIPS && type == 1; i++) memcpy(codes[i] + K * 8, ones, sizeof ones); /* are numbers */
-        for (int which = 0; which < 2; which++)
-            kernels[type][which](&(nmlp_gemm_microtile){.c = c[which],
-                                                        .a = a,
-                                                        .b = codes,
-                                                        .a_step = ROWS * 64,
-                                                        .b_step = sizeof codes[0],
-                                                        .k = K,
-                                                        .rows = ROWS,
-                                                        .strips = STRIPS,
-                                                        .a_scales = a_scales,
-                                                        .span = spans[type]});
-        assert_memory_equal(c[0], c[1], sizeof c[0]);
-        assert_true(c[0][0] != 0.0f || c[0][1] != 0.0f);
+        for (int i = 0; i < 2 * STRIPS && type == 1; i++) /* scales that are numbers */
+            memcpy(codes[i / 2] + i % 2 * (CODES + 128) + CODES, ones, sizeof ones);
+        for (int rows = 1; rows <= ROWS; rows += ROWS - 1) {
+            for (int which = 0; which < 2; which++)
+                kernels[type][which](&(nmlp_gemm_microtile){.c = c[which],
+                                                            .a = a,
+                                                            .b = codes,
+                                                            .a_step = (size_t)rows * 64,
+                                                            .b_step = sizeof codes[0],
+                                                            .k = K,
+                                                            .rows = rows,
+                                                            .strips = STRIPS,
+                                                            .a_scales = a_scales,
+                                                            .span = spans[type]});
+            assert_memory_equal(c[0], c[1], (size_t)rows * 64 * sizeof(float));
+            assert_true(c[0][0] != 0.0f || c[0][1] != 0.0f);
+        }
     }
 }
 #endif
 
-static bool has_what_comes_with_tiles(void) {
-    return nmlp_cpu_get()->avx512 && nmlp_cpu_get()->avx512_bf16 && __builtin_cpu_supports("avx512vbmi");
-}
+static bool has_what_comes_with_tiles(void) { return nmlp_cpu_get()->avx512_bf16 && nmlp_cpu_get()->avx512_vbmi; }
 
 /* Strips of every code, against the plain C. */
 static void vector_code_unpacks_to_the_bits_of_plain_code(void **state) {
