@@ -4,16 +4,17 @@
 #include <string.h>
 
 #include "base/hash64.h"
+#include "linalg/linalg.h"
 #include "model/fingerprint.h"
 #include "neuronmlp/version.h"
 
 nmlp_status nmlp_compress_fingerprint_of(nmlp_compress_fingerprint *out, const nmlp_engine *engine,
                                          const nmlp_calib_windows *w, const nmlp_compress_options *o, nmlp_err *err) {
     char text[512];
-    int n = snprintf(text, sizeof text, "%s %d%d%d%d %.17g %d%d %lld %lld %lld %lld %s", NMLP_VERSION_STRING, o->whiten,
-                     o->row_weights, o->token_weights, o->shrink, o->cap, o->joint != NMLP_JOINT_NEVER,
+    int n = snprintf(text, sizeof text, "%s %d%d%d%d %.17g %d%d %lld %lld %lld %lld %s %s", NMLP_VERSION_STRING,
+                     o->whiten, o->row_weights, o->token_weights, o->shrink, o->cap, o->joint != NMLP_JOINT_NEVER,
                      o->joint != NMLP_JOINT_ALWAYS, (long long)w->context, (long long)w->n_calib,
-                     (long long)w->n_heldout, (long long)o->slices, nmlp_engine_isa(engine));
+                     (long long)w->n_heldout, (long long)o->slices, nmlp_engine_isa(engine), nmlp_linalg_core());
     uint64_t hash = nmlp_hash64(text, (size_t)n, 0);
     hash = nmlp_hash64(w->ids, (size_t)nmlp_calib_windows_tokens(w) * sizeof *w->ids, hash);
     NMLP_RETURN_IF_FAILED(nmlp_model_fingerprint(&hash, nmlp_engine_model(engine), nmlp_engine_pool(engine), err));
