@@ -37,22 +37,32 @@ static void ask_for_large_pages(void *block, size_t bytes) {
 #endif
 }
 
-void *nmlp_mem_new(size_t count, size_t size, nmlp_err *err) {
+static void *take(size_t count, size_t size, size_t *rounded, nmlp_err *err) {
     size_t bytes;
-    size_t rounded;
-    if (nmlp_mul_overflows(count, size, &bytes) || !round_up(bytes ? bytes : 1, &rounded)) {
+    if (nmlp_mul_overflows(count, size, &bytes) || !round_up(bytes ? bytes : 1, rounded)) {
         nmlp_fail(err, NMLP_E_NOMEM, "%zu elements of %zu bytes do not fit in memory", count, size);
         return NULL;
     }
-    if (nmlp_memory_check(rounded, err) != NMLP_OK) return NULL;
-    void *block = aligned_alloc(NMLP_ALIGN_BYTES, rounded);
+    if (nmlp_memory_check(*rounded, err) != NMLP_OK) return NULL;
+    void *block = aligned_alloc(NMLP_ALIGN_BYTES, *rounded);
     if (!block) {
-        nmlp_fail(err, NMLP_E_NOMEM, "out of memory: %zu bytes could not be allocated", rounded);
+        nmlp_fail(err, NMLP_E_NOMEM, "out of memory: %zu bytes could not be allocated", *rounded);
         return NULL;
     }
-    if (rounded >= 2 * (size_t)LARGE_PAGE_BYTES) ask_for_large_pages(block, rounded);
-    memset(block, 0, rounded);
+    if (*rounded >= 2 * (size_t)LARGE_PAGE_BYTES) ask_for_large_pages(block, *rounded);
     return block;
+}
+
+void *nmlp_mem_new(size_t count, size_t size, nmlp_err *err) {
+    size_t bytes;
+    void *block = take(count, size, &bytes, err);
+    if (block) memset(block, 0, bytes);
+    return block;
+}
+
+void *nmlp_mem_new_raw(size_t count, size_t size, nmlp_err *err) {
+    size_t bytes;
+    return take(count, size, &bytes, err);
 }
 
 void nmlp_mem_free(void *block) { free(block); }

@@ -1,8 +1,8 @@
 /* Memory: checked allocation and arenas.
  *
- * Every block is zeroed and aligned to 64 bytes (one cache line, one AVX-512 register). An arena hands out
- * memory that is released all at once; it is the owner of everything that lives as long as a model,
- * a program or a plan. Neither is safe to share between threads without a lock. */
+ * Every block is zeroed (but nmlp_mem_new_raw's) and aligned to 64 bytes (one cache line, one AVX-512 register). An
+ * arena hands out memory that is released all at once; it is the owner of everything that lives as long as a model, a
+ * program or a plan. Neither is safe to share between threads without a lock. */
 #ifndef NMLP_BASE_MEM_H
 #define NMLP_BASE_MEM_H
 
@@ -16,6 +16,9 @@ enum { NMLP_ALIGN_BYTES = 64 };
 
 /* count*size bytes, or NULL with `err` set. Free with nmlp_mem_free. */
 void *nmlp_mem_new(size_t count, size_t size, nmlp_err *err);
+/* The same, not zeroed: for a large block that is written before it is read, by the threads of a pool, whose pages then
+ * come to all of them at once. */
+void *nmlp_mem_new_raw(size_t count, size_t size, nmlp_err *err);
 void nmlp_mem_free(void *block);
 
 /* Grows an array to hold at least `need` elements (doubling); the old block is kept on failure. */

@@ -104,7 +104,7 @@ static void narrow_elems(void *ctx, int64_t begin, int64_t end, int thread) {
 }
 
 static float *narrowed(nmlp_pool *pool, const double *from, int64_t n, nmlp_err *err) {
-    struct narrowing narrowing = {.to = nmlp_mem_new((size_t)n, sizeof(float), err), .from = from};
+    struct narrowing narrowing = {.to = nmlp_mem_new_raw((size_t)n, sizeof(float), err), .from = from};
     if (narrowing.to) nmlp_pool_for(pool, n, ELEMS_PER_TASK, narrow_elems, &narrowing);
     return narrowing.to;
 }
@@ -140,7 +140,7 @@ nmlp_status nmlp_linalg_gemm_f32(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, 
     nmlp_status st = NMLP_E_NOMEM;
     float *narrow_a = narrowed(pool, a, m * k, err);
     float *narrow_b = narrowed(pool, b, k * n, err);
-    float *part = nmlp_mem_new((size_t)(m * n), sizeof *part, err);
+    float *part = nmlp_mem_new_raw((size_t)(m * n), sizeof *part, err);
     if (narrow_a && narrow_b && part) {
         struct gemm_f32 g = {.ta = ta,
                              .tb = tb,
@@ -264,9 +264,9 @@ static nmlp_status weighted(nmlp_pool *pool, struct weighing *w, bool narrow, do
     int64_t k = w->by_rows ? w->cols : w->rows;
     nmlp_status st = NMLP_OK;
     if (narrow)
-        w->narrow = nmlp_mem_new(n_elems, sizeof *w->narrow, err);
+        w->narrow = nmlp_mem_new_raw(n_elems, sizeof *w->narrow, err);
     else
-        w->wide = nmlp_mem_new(n_elems, sizeof *w->wide, err);
+        w->wide = nmlp_mem_new_raw(n_elems, sizeof *w->wide, err);
     if (!w->narrow && !w->wide) return NMLP_E_NOMEM;
     nmlp_pool_for(pool, w->rows, 1 + ELEMS_PER_TASK / (w->cols + 1), weigh_rows, w);
     if (narrow) {

@@ -96,26 +96,6 @@ nmlp_status nmlp_linalg_eigen_all(nmlp_pool *pool, nmlp_eigen_task *tasks, int64
     return st;
 }
 
-/* The triangle below the diagonal, in the order of columns that LAPACK has, and back. */
-static void transpose_lower(double *a, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < i; j++) {
-            double lower = a[i * n + j];
-            a[i * n + j] = a[j * n + i];
-            a[j * n + i] = lower;
-        }
-}
-
-bool nmlp_linalg_cholesky(double *a, int64_t n) {
-    blasint order = (blasint)n, info = 0;
-    transpose_lower(a, n);
-    nmlp_openblas_get()->dpotrf("L", &order, a, &order, &info, 1);
-    transpose_lower(a, n);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = i + 1; j < n; j++) a[i * n + j] = 0;
-    return info == 0;
-}
-
 static void add_jitter(double *a, int64_t n, double share) {
     double mean = 0;
     for (int64_t i = 0; i < n; i++) mean += a[i * n + i] / (double)n;
@@ -143,7 +123,7 @@ out:
     return st;
 }
 
-nmlp_status nmlp_linalg_root(double *a, int64_t n, bool *triangular, nmlp_err *err) {
+nmlp_status nmlp_linalg_root(nmlp_pool *pool, double *a, int64_t n, bool *triangular, nmlp_err *err) {
     double *copy = nmlp_mem_new((size_t)(n * n), sizeof *copy, err);
     if (!copy) return NMLP_E_NOMEM;
     memcpy(copy, a, (size_t)(n * n) * sizeof *a);
@@ -151,7 +131,7 @@ nmlp_status nmlp_linalg_root(double *a, int64_t n, bool *triangular, nmlp_err *e
     for (double jitter = 1e-6; jitter < 2e-3 && !*triangular; jitter *= 10) {
         memcpy(a, copy, (size_t)(n * n) * sizeof *a);
         add_jitter(a, n, jitter);
-        *triangular = nmlp_linalg_cholesky(a, n);
+        *triangular = nmlp_linalg_cholesky(pool, a, n);
     }
     nmlp_status st = NMLP_OK;
     if (!*triangular) {

@@ -95,11 +95,11 @@ nmlp_status nmlp_linalg_eigen_all(nmlp_pool *pool, nmlp_eigen_task *tasks, int64
 
 /* A [n,n] symmetric = L L^T; L replaces the lower triangle, the upper becomes zero. False, A destroyed, when A is not
  * positive definite. */
-bool nmlp_linalg_cholesky(double *a, int64_t n);
+bool nmlp_linalg_cholesky(nmlp_pool *pool, double *a, int64_t n);
 /* S [n,n] with S S^T = A, lower triangular where A allows it: tries Cholesky with a jitter relative to each diagonal
  * entry (1e-6 growing to 1e-3), then falls back to the eigenvectors with negative values clamped, which cannot fail. S
  * replaces A. */
-nmlp_status nmlp_linalg_root(double *a, int64_t n, bool *triangular, nmlp_err *err);
+nmlp_status nmlp_linalg_root(nmlp_pool *pool, double *a, int64_t n, bool *triangular, nmlp_err *err);
 /* B [m,n] <- B L^-T and B <- B L^-1, L [n,n] lower triangular. */
 void nmlp_linalg_solve_right_transposed(nmlp_pool *pool, const double *l, double *b, int64_t m, int64_t n);
 void nmlp_linalg_solve_right(nmlp_pool *pool, const double *l, double *b, int64_t m, int64_t n);

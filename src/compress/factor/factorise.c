@@ -192,7 +192,7 @@ static nmlp_status set_problems(struct work *w, nmlp_err *err) {
     }
     if (m->input) {
         bool triangular;
-        NMLP_RETURN_IF_FAILED(nmlp_linalg_root(m->input, h, &triangular, err));
+        NMLP_RETURN_IF_FAILED(nmlp_linalg_root(w->pool, m->input, h, &triangular, err));
         w->root = m->input;
     }
     NMLP_RETURN_IF_FAILED(set_first_problems(w, err));

@@ -66,16 +66,16 @@ nmlp_status nmlp_gptq_init(nmlp_gptq *g, nmlp_pool *pool, double *moments, int64
     double mean = 0;
     *g = (nmlp_gptq){.n = n, .sweeps = SWEEPS, .pool = pool};
     g->order = nmlp_mem_new((size_t)n, sizeof *g->order, err);
-    g->feedback = nmlp_mem_new((size_t)(n * n), sizeof *g->feedback, err);
-    g->moments = nmlp_mem_new((size_t)(n * n), sizeof *g->moments, err);
-    struct filling f = {.gptq = g, .moments = moments, .root = nmlp_mem_new((size_t)(n * n), sizeof *f.root, err)};
+    g->feedback = nmlp_mem_new_raw((size_t)(n * n), sizeof *g->feedback, err);
+    g->moments = nmlp_mem_new_raw((size_t)(n * n), sizeof *g->moments, err);
+    struct filling f = {.gptq = g, .moments = moments, .root = nmlp_mem_new_raw((size_t)(n * n), sizeof *f.root, err)};
     if (!g->order || !g->feedback || !g->moments || !f.root) NMLP_TRY(NMLP_E_NOMEM);
     for (int64_t i = 0; i < n; i++) mean += moments[i * n + i] / (double)n;
     if (!(mean > 0)) mean = 1; /* inputs that are always zero */
     for (int64_t i = 0; i < n; i++) moments[i * n + i] += damping * mean;
     sort_columns(g->order, moments, n);
     nmlp_pool_for(pool, n, ROWS_PER_TASK, fill_reversed, &f);
-    if (!nmlp_linalg_cholesky(f.root, n))
+    if (!nmlp_linalg_cholesky(pool, f.root, n))
         NMLP_TRY(nmlp_fail(err, NMLP_E_NUMERIC, "second moments of %lld inputs are not positive", (long long)n));
     nmlp_pool_for(pool, n, ROWS_PER_TASK, fill_feedback, &f);
 out:

@@ -66,7 +66,7 @@ static nmlp_status orthonormalise(struct basis *b, nmlp_err *err) {
     nmlp_pool *pool = b->f->pool;
     nmlp_linalg_gemm(pool, NMLP_TRANSPOSED, NMLP_PLAIN, b->rank, b->rank, b->rows, b->u, b->u, b->square);
     add_ridge(b->square, b->rank);
-    if (!nmlp_linalg_cholesky(b->square, b->rank))
+    if (!nmlp_linalg_cholesky(pool, b->square, b->rank))
         return nmlp_fail(err, NMLP_E_NUMERIC, "u of rank %lld has columns that are no numbers", (long long)b->rank);
     nmlp_linalg_solve_right_transposed(pool, b->square, b->u, b->rows, b->rank);
     nmlp_linalg_gemm(pool, NMLP_TRANSPOSED, NMLP_PLAIN, b->rank, b->cols, b->rank, b->square, b->v, b->rounded);
@@ -125,7 +125,7 @@ static nmlp_status fit_u(struct basis *b, nmlp_err *err) {
     nmlp_linalg_gemm(pool, NMLP_PLAIN, NMLP_PLAIN, b->rows, r, r, b->u, b->square, b->fitted);
     memcpy(b->square, b->gram, (size_t)(r * r) * sizeof *b->gram);
     add_ridge(b->square, r);
-    if (!nmlp_linalg_cholesky(b->square, r))
+    if (!nmlp_linalg_cholesky(pool, b->square, r))
         return nmlp_fail(err, NMLP_E_NUMERIC, "second moments of %lld latent values are not positive", (long long)r);
     nmlp_linalg_solve_right_transposed(pool, b->square, b->fitted, b->rows, r);
     nmlp_linalg_solve_right(pool, b->square, b->fitted, b->rows, r);

@@ -96,7 +96,7 @@ static void widen_rows(void *ctx, int64_t begin, int64_t end, int thread) {
 }
 
 float *nmlp_quant_widen(const nmlp_view *view, nmlp_pool *pool, nmlp_err *err) {
-    struct widening w = {.from = view, .to = nmlp_mem_new((size_t)nmlp_view_elems(view), sizeof(float), err)};
+    struct widening w = {.from = view, .to = nmlp_mem_new_raw((size_t)nmlp_view_elems(view), sizeof(float), err)};
     if (w.to) nmlp_pool_for(pool, view->shape[0], ROWS_PER_TASK, widen_rows, &w);
     return w.to;
 }
@@ -122,7 +122,7 @@ struct target {
 };
 
 static nmlp_status open_target(struct target *t, const nmlp_quant_moments *c, nmlp_quant_input input, int64_t k,
-                               nmlp_err *err) {
+                               nmlp_pool *pool, nmlp_err *err) {
     const double *second = c->second[input];
     double mean = 0;
     *t = (struct target){
@@ -133,7 +133,7 @@ static nmlp_status open_target(struct target *t, const nmlp_quant_moments *c, nm
     memcpy(t->root, second, (size_t)(k * k) * sizeof *t->root);
     for (int64_t i = 0; i < k; i++) mean += second[i * k + i] / (double)k;
     for (int64_t i = 0; i < k; i++) t->root[i * k + i] += target_ridge * mean;
-    if (!nmlp_linalg_cholesky(t->root, k)) t->drift = NULL; /* inputs that are always zero */
+    if (!nmlp_linalg_cholesky(pool, t->root, k)) t->drift = NULL; /* inputs that are always zero */
     return NMLP_OK;
 }
 
@@ -175,7 +175,7 @@ struct rounder {
 static nmlp_status open_rounder(struct rounder *r, const nmlp_quant_maker *m, nmlp_quant_input input, int64_t k,
                                 nmlp_err *err) {
     *r = (struct rounder){.second = m->moments->second[input]};
-    nmlp_status st = open_target(&r->target, m->moments, input, k, err);
+    nmlp_status st = open_target(&r->target, m->moments, input, k, m->pool, err);
     if (st == NMLP_OK) st = nmlp_gptq_init(&r->gptq, m->pool, r->second, k, err);
     return st;
 }

@@ -17,8 +17,8 @@ void nmlp_refit_add_ridge(double *gram, double *anchor, int64_t n, double ridge)
     }
 }
 
-static nmlp_status factor(double *gram, int64_t n, nmlp_err *err) {
-    if (nmlp_linalg_cholesky(gram, n)) return NMLP_OK;
+static nmlp_status factor(nmlp_pool *pool, double *gram, int64_t n, nmlp_err *err) {
+    if (nmlp_linalg_cholesky(pool, gram, n)) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_NUMERIC, "the Gram matrix of a refit is not positive definite in spite of its ridge");
 }
 
@@ -50,7 +50,7 @@ static nmlp_status tall_eigen(const nmlp_refit_tall *in, struct tall_work *w, nm
     nmlp_refit_add_ridge(w->root, w->anchor, n, in->ridge);
     memcpy(w->r, in->cross, (size_t)(n * n) * sizeof *w->r);
     for (int64_t i = 0; i < n; i++) w->r[i * n + i] += w->anchor[i];
-    NMLP_RETURN_IF_FAILED(factor(w->root, n, err));
+    NMLP_RETURN_IF_FAILED(factor(pool, w->root, n, err));
     nmlp_linalg_solve_right_transposed(pool, w->root, w->r, n, n);
     NMLP_RETURN_IF_FAILED(add_weighted(in, w->g, w->half, pool, err));
     nmlp_linalg_gemm(pool, NMLP_PLAIN, NMLP_PLAIN, n, n, n, w->g, w->r, w->half);
@@ -108,7 +108,7 @@ nmlp_status nmlp_refit_down_solve(const nmlp_refit_down *in, double *ut, double 
     nmlp_refit_add_ridge(in->gram, anchor, n, in->ridge);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) in->cross[i * n + j] += anchor[j] * in->w[i * n + j];
-    NMLP_TRY(factor(in->gram, n, err));
+    NMLP_TRY(factor(pool, in->gram, n, err));
     nmlp_linalg_solve_right_transposed(pool, in->gram, in->cross, m, n);
     if (in->rank == 0) {
         memcpy(v, in->cross, (size_t)(m * n) * sizeof *v);

@@ -11,6 +11,7 @@ static void sizes_that_overflow_are_refused(void **state) {
     nmlp_err err;
     (void)state;
     assert_null(nmlp_mem_new(SIZE_MAX / 2, 3, &err));
+    assert_null(nmlp_mem_new_raw(SIZE_MAX / 2, 3, &err));
     assert_int_equal(err.code, NMLP_E_NOMEM);
     nmlp_arena arena;
     nmlp_arena_init(&arena);

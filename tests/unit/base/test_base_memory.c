@@ -63,6 +63,7 @@ static void a_block_that_cannot_fit_is_refused_with_its_number(void **state) {
     (void)state;
     size_t bytes = (size_t)1 << 50;
     assert_null(nmlp_mem_new(bytes, 1, &err));
+    assert_null(nmlp_mem_new_raw(bytes, 1, &err));
     assert_non_null(strstr(err.message, "1125899906842624 bytes are needed"));
     assert_non_null(strstr(err.message, "are available"));
 }

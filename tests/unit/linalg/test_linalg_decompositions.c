@@ -204,13 +204,46 @@ static void root_squares_to_a_singular_and_to_an_indefinite_matrix(void **state)
     nmlp_err err;
     (void)state;
     memcpy(s, singular, sizeof s);
-    nmlp_assert_ok(nmlp_linalg_root(s, 3, &triangular, &err), &err);
+    nmlp_assert_ok(nmlp_linalg_root(NULL, s, 3, &triangular, &err), &err);
     assert_true(triangular);
     assert_true(root_error(s, singular, 3) < 5e-6); /* the jitter: 1e-6 of a diagonal of at most 4 */
     memcpy(s, indefinite, sizeof indefinite);
-    nmlp_assert_ok(nmlp_linalg_root(s, 2, &triangular, &err), &err);
+    nmlp_assert_ok(nmlp_linalg_root(NULL, s, 2, &triangular, &err), &err);
     assert_false(triangular);
     assert_true(root_error(s, want, 2) < 1e-14);
+}
+
+/* Three blocks, the last one narrow; A = M M^T + 1 from the triple loop. */
+static void cholesky_squares_to_the_matrix_on_any_number_of_threads(void **state) {
+    enum { N = 530 };
+    nmlp_rng rng;
+    nmlp_err err;
+    (void)state;
+    nmlp_rng_seed(&rng, 11);
+    double *m = random_matrix(&rng, N * N), *a = random_matrix(&rng, N * N), *l[3];
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) {
+            a[i * N + j] = i == j;
+            for (int k = 0; k < N; k++) a[i * N + j] += m[i * N + k] * m[j * N + k];
+        }
+    for (int threads = 1; threads <= 3; threads++) {
+        nmlp_pool *pool;
+        nmlp_assert_ok(nmlp_pool_create(&pool, threads, &err), &err);
+        l[threads - 1] = random_matrix(&rng, N * N);
+        memcpy(l[threads - 1], a, (size_t)N * N * sizeof *a);
+        assert_true(nmlp_linalg_cholesky(pool, l[threads - 1], N));
+        nmlp_pool_destroy(pool);
+    }
+    assert_memory_equal(l[0], l[1], (size_t)N * N * sizeof *a);
+    assert_memory_equal(l[0], l[2], (size_t)N * N * sizeof *a);
+    for (int i = 0; i < N; i++)
+        for (int j = i + 1; j < N; j++) assert_true(l[0][i * N + j] == 0);
+    assert_true(root_error(l[0], a, N) < 1e-10 * N);
+    a[520 * N + 520] = -1; /* in the last block */
+    assert_false(nmlp_linalg_cholesky(NULL, a, N));
+    for (int i = 0; i < 3; i++) nmlp_mem_free(l[i]);
+    nmlp_mem_free(m);
+    nmlp_mem_free(a);
 }
 
 static void triangular_solves_undo_the_product(void **state) {
@@ -294,6 +327,7 @@ int main(void) {
         cmocka_unit_test(eigenvectors_are_orthonormal_sorted_and_rebuild_the_matrix),
         cmocka_unit_test(eigen_of_nan_is_refused),
         cmocka_unit_test(root_squares_to_a_singular_and_to_an_indefinite_matrix),
+        cmocka_unit_test(cholesky_squares_to_the_matrix_on_any_number_of_threads),
         cmocka_unit_test(triangular_solves_undo_the_product),
         cmocka_unit_test(thread_count_of_blas_is_given_back),
         cmocka_unit_test(results_have_equal_bits_with_one_and_three_threads),
