@@ -141,8 +141,8 @@ struct chunk {
     int64_t m, n;
     bool symmetric; /* only what lies on and below the diagonal */
     nmlp_block_part blocks;
-    float *yt;    /* [m, TOKENS] */
-    uint16_t *xt; /* [n, TOKENS] */
+    float *yt;    /* [m, tokens] */
+    uint16_t *xt; /* [n, tokens] */
     float *part;  /* [ROWS, COLUMNS] */
 };
 
@@ -203,8 +203,8 @@ static nmlp_status add_rounded(const nmlp_kernels *kernels, nmlp_pool *pool, dou
                       .n = n,
                       .symmetric = symmetric,
                       .blocks = blocks,
-                      .yt = nmlp_mem_new((size_t)(m * TOKENS), sizeof *k.yt, err),
-                      .xt = nmlp_mem_new((size_t)(n * TOKENS), sizeof *k.xt, err),
+                      .yt = nmlp_mem_new_raw((size_t)(m * nmlp_min(s, TOKENS)), sizeof *k.yt, err),
+                      .xt = nmlp_mem_new_raw((size_t)(n * nmlp_min(s, TOKENS)), sizeof *k.xt, err),
                       .part = nmlp_mem_new((size_t)ROWS * COLUMNS, sizeof *k.part, err)};
     if (!k.yt || !k.xt || !k.part) st = NMLP_E_NOMEM;
     for (int64_t t = 0; st == NMLP_OK && t < s; t += TOKENS)

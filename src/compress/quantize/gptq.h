@@ -33,7 +33,7 @@ nmlp_status nmlp_gptq_init(nmlp_gptq *gptq, nmlp_pool *pool, double *moments, in
 void nmlp_gptq_fini(nmlp_gptq *gptq);
 
 /* Rows that are rounded together: a matrix may be rounded in parts that begin at a multiple of it, to the same bits. */
-enum { NMLP_GPTQ_ROWS = 64 };
+enum { NMLP_GPTQ_ROWS = 128 };
 
 /* Fills codes, scales and what is per group of `out`, a quantised view [N,K] with writable memory, from w [N,K]. `loss`
  * (may be NULL) receives tr (W-Q) C (W-Q)^T. */

@@ -1,7 +1,6 @@
 /* Second moments of what the matrices of a layer see. */
 #include <string.h>
 
-#include "base/ints.h"
 #include "base/mem.h"
 #include "compress/calibrate/hidden_states.h"
 #include "compress/quantize/quant_pass_internal.h"
@@ -60,15 +59,13 @@ static bool is_watched(const struct watch *w, int input) {
 
 static nmlp_status open_watch(struct watch *w, const nmlp_quant_pass *p, bool experts, nmlp_arena *arena,
                               nmlp_arena *windows, nmlp_err *err) {
-    int64_t widest = 0, rows = nmlp_calib_windows_calib_tokens(p->share->all);
+    int64_t rows = nmlp_calib_windows_calib_tokens(p->share->all);
     if (experts) {
         w->seen->routed = nmlp_arena_new(arena, (size_t)(rows * w->config->hidden), sizeof *w->seen->routed, err);
         if (!w->seen->routed) return NMLP_E_NOMEM;
     }
-    for (int i = 0; i < NMLP_QUANT_INPUTS; i++)
-        if (is_watched(w, i)) widest = nmlp_max(widest, nmlp_quant_input_size(w->config, (nmlp_quant_input)i));
     NMLP_RETURN_IF_FAILED(nmlp_quant_summer_init(&w->summer, p->share, nmlp_engine_isa(p->engine),
-                                                 nmlp_engine_pool(p->engine), widest, windows, err));
+                                                 nmlp_engine_pool(p->engine), windows, err));
     for (int i = 0; i < NMLP_QUANT_INPUTS; i++) {
         int64_t n = nmlp_quant_input_size(w->config, (nmlp_quant_input)i);
         if (is_watched(w, i))

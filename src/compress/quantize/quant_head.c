@@ -47,8 +47,8 @@ static nmlp_status head_moments(nmlp_quant_pass *p, double **moments, nmlp_arena
     nmlp_quant_summer summer;
     nmlp_quant_sum sum;
     int64_t n = nmlp_min(w->n_calib, nmlp_max(WINDOWS_MIN, 4 * c->hidden / w->context));
-    NMLP_RETURN_IF_FAILED(nmlp_quant_summer_init(&summer, p->share, nmlp_engine_isa(p->engine),
-                                                 nmlp_engine_pool(p->engine), c->hidden, arena, err));
+    NMLP_RETURN_IF_FAILED(
+        nmlp_quant_summer_init(&summer, p->share, nmlp_engine_isa(p->engine), nmlp_engine_pool(p->engine), arena, err));
     NMLP_RETURN_IF_FAILED(nmlp_quant_sum_init(&sum, &summer, c->hidden, false, arena, err));
     NMLP_RETURN_IF_FAILED(sum_windows(p, &summer, &sum, n, err));
     *moments = sum.second;

@@ -1,50 +1,64 @@
 #include "compress/quantize/quant_sum.h"
 
+#include <string.h>
+
 #include "base/ints.h"
 #include "compress/calibrate/gram.h"
 
 nmlp_status nmlp_quant_summer_init(nmlp_quant_summer *s, const nmlp_quant_share *share, const char *isa,
-                                   nmlp_pool *pool, int64_t widest, nmlp_arena *windows, nmlp_err *err) {
+                                   nmlp_pool *pool, nmlp_arena *windows, nmlp_err *err) {
     *s = (nmlp_quant_summer){.share = share, .pool = pool, .windows = windows};
-    NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&s->kernels, nmlp_cpu_get(), isa, err));
-    for (int i = 0; i < 2 && nmlp_group_size(share->group) > 1; i++) {
-        s->room[i] = nmlp_arena_new(windows, (size_t)(share->all->context * widest), sizeof(float), err);
-        if (!s->room[i]) return NMLP_E_NOMEM;
-    }
-    return NMLP_OK;
+    s->together = nmlp_max(1, NMLP_GRAM_TOKENS / share->all->context);
+    return nmlp_kernels_select(&s->kernels, nmlp_cpu_get(), isa, err);
+}
+
+static nmlp_status new_rows(float **own, float **kept, const nmlp_quant_summer *s, int64_t n, nmlp_err *err) {
+    size_t elems = (size_t)(s->share->all->context * n);
+    *own = nmlp_arena_new(s->windows, elems, sizeof **own, err);
+    *kept = nmlp_arena_new(s->windows, (size_t)s->together * elems, sizeof **kept, err);
+    return *own && *kept ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 nmlp_status nmlp_quant_sum_init(nmlp_quant_sum *sum, const nmlp_quant_summer *s, int64_t n, bool drift,
                                 nmlp_arena *arena, nmlp_err *err) {
-    size_t rows = (size_t)(s->share->all->context * n);
     *sum = (nmlp_quant_sum){.n = n};
     sum->second = nmlp_arena_new(arena, (size_t)(n * n), sizeof *sum->second, err);
-    sum->x = nmlp_arena_new(s->windows, rows, sizeof *sum->x, err);
-    if (!sum->second || !sum->x) return NMLP_E_NOMEM;
+    if (!sum->second) return NMLP_E_NOMEM;
+    NMLP_RETURN_IF_FAILED(new_rows(&sum->x, &sum->kept[0], s, n, err));
     if (!drift) return NMLP_OK;
     sum->drift = nmlp_arena_new(arena, (size_t)(n * n), sizeof *sum->drift, err);
-    sum->d = nmlp_arena_new(s->windows, rows, sizeof *sum->d, err);
-    return sum->drift && sum->d ? NMLP_OK : NMLP_E_NOMEM;
+    if (!sum->drift) return NMLP_E_NOMEM;
+    return new_rows(&sum->d, &sum->kept[1], s, n, err);
 }
 
-/* Rows of process `from`, its own ones there. One window at a time: memory does not grow with the processes. */
-static nmlp_status rows_of(const nmlp_quant_sum *sum, const nmlp_quant_summer *s, int from, float *own, float *room,
-                           float **rows, nmlp_err *err) {
-    int64_t bytes = s->share->all->context * sum->n * (int64_t)sizeof *own;
-    *rows = from == nmlp_group_rank(s->share->group) ? own : room;
-    return nmlp_group_give(s->share->group, *rows, bytes, from, err);
+/* A window of process `from`, behind those that are kept. */
+static nmlp_status keep(nmlp_quant_sum *sum, const nmlp_quant_summer *s, int from, nmlp_err *err) {
+    const nmlp_process_group *g = s->share->group;
+    int64_t elems = s->share->all->context * sum->n, bytes = elems * (int64_t)sizeof *sum->x;
+    const float *own[] = {sum->x, sum->d};
+    for (int i = 0; i < 2 && own[i]; i++) {
+        float *to = sum->kept[i] + sum->n_kept * elems;
+        if (from == nmlp_group_rank(g)) memcpy(to, own[i], (size_t)bytes);
+        NMLP_RETURN_IF_FAILED(nmlp_group_give(g, to, bytes, from, err));
+    }
+    sum->n_kept++;
+    return NMLP_OK;
+}
+
+static nmlp_status add_kept(nmlp_quant_sum *sum, const nmlp_quant_summer *s, nmlp_err *err) {
+    const nmlp_process_group *g = s->share->group;
+    int64_t tokens = sum->n_kept * s->share->all->context, n = sum->n;
+    const float *x = sum->kept[0], *d = sum->kept[1];
+    sum->n_kept = 0;
+    NMLP_RETURN_IF_FAILED(nmlp_gram_add_blocks(s->kernels, s->pool, g, sum->second, x, x, tokens, n, n, true, err));
+    if (!d) return NMLP_OK;
+    return nmlp_gram_add_blocks(s->kernels, s->pool, g, sum->drift, d, x, tokens, n, n, false, err);
 }
 
 nmlp_status nmlp_quant_sum_add(nmlp_quant_sum *sum, const nmlp_quant_summer *s, int64_t n_windows, nmlp_err *err) {
-    const nmlp_process_group *g = s->share->group;
-    int64_t tokens = s->share->all->context, n = sum->n;
-    for (int k = 0; k < n_windows; k++) {
-        float *x, *d;
-        NMLP_RETURN_IF_FAILED(rows_of(sum, s, k, sum->x, s->room[0], &x, err));
-        NMLP_RETURN_IF_FAILED(nmlp_gram_add_blocks(s->kernels, s->pool, g, sum->second, x, x, tokens, n, n, true, err));
-        if (!sum->drift) continue;
-        NMLP_RETURN_IF_FAILED(rows_of(sum, s, k, sum->d, s->room[1], &d, err));
-        NMLP_RETURN_IF_FAILED(nmlp_gram_add_blocks(s->kernels, s->pool, g, sum->drift, d, x, tokens, n, n, false, err));
+    for (int from = 0; from < n_windows; from++) {
+        NMLP_RETURN_IF_FAILED(keep(sum, s, from, err));
+        if (sum->n_kept == s->together) NMLP_RETURN_IF_FAILED(add_kept(sum, s, err));
     }
     return NMLP_OK;
 }
@@ -58,6 +72,7 @@ nmlp_status nmlp_quant_sum_finish(nmlp_quant_sum *sum, const nmlp_quant_summer *
     const nmlp_process_group *g = s->share->group;
     int64_t n = sum->n;
     double *c = sum->second, *drift = sum->drift;
+    if (sum->n_kept) NMLP_RETURN_IF_FAILED(add_kept(sum, s, err));
     NMLP_RETURN_IF_FAILED(nmlp_gram_collect(s->kernels, s->pool, g, c, n, n, true, owner, err));
     if (drift) NMLP_RETURN_IF_FAILED(nmlp_gram_collect(s->kernels, s->pool, g, drift, n, n, false, owner, err));
     if (nmlp_group_rank(g) != owner) return NMLP_OK;

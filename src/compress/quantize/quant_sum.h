@@ -1,5 +1,5 @@
-/* Second moments of what matrices see, summed window by window in the order of the text by the processes of a group:
- * each adds its blocks of every window, so that no sum depends on how many processes there are. */
+/* Second moments of what matrices see, summed in the order of the text by the processes of a group: each has all windows
+ * for a while and adds its blocks of them, so that no sum depends on how many processes there are. */
 #ifndef NMLP_COMPRESS_QUANTIZE_QUANT_SUM_H
 #define NMLP_COMPRESS_QUANTIZE_QUANT_SUM_H
 
@@ -12,7 +12,7 @@ typedef struct nmlp_quant_summer {
     const nmlp_kernels *kernels;
     nmlp_pool *pool;
     nmlp_arena *windows; /* borrowed: of what is spent when the sums are done */
-    float *room[2];      /* [context, widest] windows of another process; not there for one process */
+    int64_t together;    /* windows that are added at once: a pass over a sum costs as much as their products */
 } nmlp_quant_summer;
 
 typedef struct nmlp_quant_sum {
@@ -21,11 +21,12 @@ typedef struct nmlp_quant_sum {
     double *drift;  /* [K,K] d x^T; NULL: not wanted */
     float *x;       /* [context,K] of this process's window: rows that matrices see; of the arena `windows` */
     float *d;       /* [context,K] the same of the model as it was; there where drift is */
+    float *kept[2]; /* [together * context,K] of x and d: windows of all processes, not added yet */
+    int64_t n_kept; /* windows */
 } nmlp_quant_sum;
 
-/* For inputs of at most `widest` values. */
 nmlp_status nmlp_quant_summer_init(nmlp_quant_summer *summer, const nmlp_quant_share *share, const char *isa,
-                                   nmlp_pool *pool, int64_t widest, nmlp_arena *windows, nmlp_err *err);
+                                   nmlp_pool *pool, nmlp_arena *windows, nmlp_err *err);
 /* Sums are in memory of the arena. */
 nmlp_status nmlp_quant_sum_init(nmlp_quant_sum *sum, const nmlp_quant_summer *summer, int64_t n, bool drift,
                                 nmlp_arena *arena, nmlp_err *err);

@@ -87,7 +87,7 @@ static nmlp_status hash_job(uint64_t *out, const struct job *j, nmlp_err *err) {
     const nmlp_calib_windows *w = &j->windows;
     int64_t n = j->model->config.n_layers * NMLP_QUANT_MATRICES;
     char text[256];
-    int len = snprintf(text, sizeof text, "quantize 4 %s %d %d %d %lld %lld %lld %s %s", NMLP_VERSION_STRING,
+    int len = snprintf(text, sizeof text, "quantize 5 %s %d %d %d %lld %lld %lld %s %s", NMLP_VERSION_STRING,
                        (int)j->head.dtype, j->head.group, j->head.zeros, (long long)w->context, (long long)w->n_calib,
                        (long long)w->n_heldout, nmlp_engine_isa(j->engine), nmlp_linalg_core());
     uint64_t hash = nmlp_hash64(text, (size_t)len, 0);

@@ -1,6 +1,7 @@
 /* Windows, sums, matrices and rows of a quantisation shared by processes: together what one process has, to the bit. */
 #include "compress/quantize/quant_share.h"
 
+#include "base/ints.h"
 #include "base/rng.h"
 #include "compress/calibrate/gram.h"
 #include "compress/quantize/quant_sum.h"
@@ -9,7 +10,7 @@
 #include "linalg/linalg.h"
 #include "tensor/quant.h"
 
-enum { CONTEXT = 6, CALIB = 7, HELDOUT = 3, K = 600, ROWS = 100, COLS = 64 };
+enum { CONTEXT = 6, CALIB = 7, TOGETHER = 3, HELDOUT = 3, K = 600, ROWS = 100, COLS = 64 };
 
 static int32_t all_ids[(CALIB + HELDOUT) * CONTEXT]; /* 0, 1, 2, ... */
 static const nmlp_calib_windows all = {.ids = all_ids, .context = CONTEXT, .n_calib = CALIB, .n_heldout = HELDOUT};
@@ -44,7 +45,9 @@ static void sum_windows(void *ctx, const nmlp_process_group *group) {
     nmlp_err err;
     nmlp_arena_init(&arena);
     nmlp_assert_ok(nmlp_quant_share_init(&share, group, &all, &err), &err);
-    nmlp_assert_ok(nmlp_quant_summer_init(&summer, &share, s->isa, NULL, K, &arena, &err), &err);
+    nmlp_assert_ok(nmlp_quant_summer_init(&summer, &share, s->isa, NULL, &arena, &err), &err);
+    assert_int_equal(summer.together, NMLP_GRAM_TOKENS / CONTEXT);
+    summer.together = TOGETHER;
     nmlp_assert_ok(nmlp_quant_sum_init(&sum, &summer, K, true, &arena, &err), &err);
     for (int64_t t = 0; t < nmlp_quant_share_turns(&share, CALIB); t++) {
         if (t < share.own.n_calib) {
@@ -64,19 +67,22 @@ static void sum_windows(void *ctx, const nmlp_process_group *group) {
     nmlp_quant_share_fini(&share);
 }
 
-/* One window after the other, all of each. */
+/* Some windows after the others, all of each. */
 static void sum_alone(const char *isa, double *second, double *drift) {
-    static float x[CONTEXT * K], d[CONTEXT * K];
+    static float x[TOGETHER * CONTEXT * K], d[TOGETHER * CONTEXT * K];
     const nmlp_kernels *kernels;
     nmlp_err err;
     nmlp_assert_ok(nmlp_kernels_select(&kernels, nmlp_cpu_get(), isa, &err), &err);
     memset(second, 0, K * K * sizeof *second);
     memset(drift, 0, K * K * sizeof *drift);
-    for (int64_t window = 0; window < CALIB; window++) {
-        fill_window(x, window, false);
-        fill_window(d, window, true);
-        nmlp_assert_ok(nmlp_gram_add(kernels, NULL, second, x, CONTEXT, K, &err), &err);
-        nmlp_assert_ok(nmlp_gram_add_cross(kernels, NULL, drift, d, x, CONTEXT, K, K, &err), &err);
+    for (int64_t first = 0; first < CALIB; first += TOGETHER) {
+        int64_t n = nmlp_min(TOGETHER, CALIB - first);
+        for (int64_t i = 0; i < n; i++) {
+            fill_window(x + i * CONTEXT * K, first + i, false);
+            fill_window(d + i * CONTEXT * K, first + i, true);
+        }
+        nmlp_assert_ok(nmlp_gram_add(kernels, NULL, second, x, n * CONTEXT, K, &err), &err);
+        nmlp_assert_ok(nmlp_gram_add_cross(kernels, NULL, drift, d, x, n * CONTEXT, K, K, &err), &err);
     }
     for (int i = 0; i < K * K; i++) {
         second[i] /= CALIB * CONTEXT;
