@@ -513,8 +513,10 @@ static void run_observed_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_
     nmlp_cpu_forward_mlp_input(f, l, rows, n, f->normed);
     if (o->mlp_input) o->mlp_input(o->ctx, l, f->normed, n);
     if (o->mlp_inside && f->observed) {
-        nmlp_mlp_run_observed(layer->mlp, f->mixed, f->normed, n, f->gate, f->up, f->act, f->workspace, w->pool);
+        float *y = o->inputs_only ? NULL : f->mixed;
+        nmlp_mlp_run_observed(layer->mlp, y, f->normed, n, f->gate, f->up, f->act, f->workspace, w->pool);
         o->mlp_inside(o->ctx, l, f->gate, f->up, f->act, n);
+        if (!y) return;
     } else {
         nmlp_mlp_run(layer->mlp, f->mixed, f->normed, n, f->workspace, w->pool);
     }
@@ -526,6 +528,7 @@ static void run_experts(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) 
     const nmlp_observer *o = &f->observer;
     nmlp_cpu_forward_mlp_input(f, l, rows, n, f->normed);
     if (o->mlp_input) o->mlp_input(o->ctx, l, f->normed, n);
+    if (o->inputs_only) return;
     nmlp_cpu_experts_run(&f->experts, f->weights, l, f->mixed, f->normed, n);
     if (o->mlp_output) o->mlp_output(o->ctx, l, f->mixed, n);
     nmlp_cpu_forward_add_mlp(f, l, rows, f->mixed, n);

@@ -106,19 +106,28 @@ struct transposing {
     uint16_t *narrow; /* the same in bf16, or NULL */
 };
 
-/* Squares whose lines stay in L1 while they are written in columns. */
+static void transpose_square(const struct transposing *t, int64_t first, int64_t n_tokens, int64_t column, int64_t n) {
+    float square[SIDE * (SIDE + 1)]; /* rows of a power of two would share the lines of L1 */
+    for (int64_t i = 0; i < n_tokens; i++)
+        memcpy(square + i * (SIDE + 1), t->from + (first + i) * t->n + column, (size_t)n * sizeof *square);
+    for (int64_t j = 0; j < n; j++) {
+        int64_t to = (column + j) * t->tokens + first;
+        for (int64_t i = 0; i < n_tokens; i++) {
+            float value = square[i * (SIDE + 1) + j];
+            if (t->wide) t->wide[to + i] = value;
+            if (t->narrow) t->narrow[to + i] = nmlp_f32_to_bf16(value);
+        }
+    }
+}
+
+/* begin and end: squares side by side. */
 static void transpose_columns(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct transposing *t = ctx;
     (void)thread;
-    for (int64_t first = 0; first < t->tokens; first += SIDE) {
-        int64_t last = nmlp_min(first + SIDE, t->tokens);
-        for (int64_t j = begin; j < end; j++) {
-            for (int64_t i = first; i < last; i++) {
-                float value = t->from[i * t->n + j];
-                if (t->wide) t->wide[j * t->tokens + i] = value;
-                if (t->narrow) t->narrow[j * t->tokens + i] = nmlp_f32_to_bf16(value);
-            }
-        }
+    for (int64_t task = begin; task < end; task++) {
+        int64_t column = task * SIDE, n = nmlp_min(SIDE, t->n - column);
+        for (int64_t first = 0; first < t->tokens; first += SIDE)
+            transpose_square(t, first, nmlp_min(SIDE, t->tokens - first), column, n);
     }
 }
 
@@ -187,8 +196,8 @@ static nmlp_status add_chunk(const struct chunk *k, double *c, const float *y, c
                              nmlp_err *err) {
     struct transposing columns = {.from = x, .tokens = tokens, .n = k->n, .narrow = k->xt};
     struct transposing rows = {.from = y, .tokens = tokens, .n = k->m, .wide = k->yt};
-    nmlp_pool_for(k->pool, k->n, SIDE, transpose_columns, &columns);
-    nmlp_pool_for(k->pool, k->m, SIDE, transpose_columns, &rows);
+    nmlp_pool_for(k->pool, (k->n + SIDE - 1) / SIDE, 1, transpose_columns, &columns);
+    nmlp_pool_for(k->pool, (k->m + SIDE - 1) / SIDE, 1, transpose_columns, &rows);
     for (int64_t j = 0; j < k->n; j += COLUMNS)
         if (has_mine(k, j)) NMLP_RETURN_IF_FAILED(add_columns(k, c, j, tokens, err));
     return NMLP_OK;

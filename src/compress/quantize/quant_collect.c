@@ -13,6 +13,7 @@ struct watch {
     const nmlp_config *config;
     nmlp_quant_summer summer;
     nmlp_quant_sum sums[NMLP_QUANT_INPUTS];
+    nmlp_observer observer;
     bool of_dense;         /* the model as it was runs now */
     nmlp_quant_seen *seen; /* rows that experts see go there */
 };
@@ -88,8 +89,12 @@ static nmlp_status run_window(nmlp_quant_pass *p, nmlp_session *session, int64_t
                               float *room, nmlp_err *err) {
     int64_t h = w->config->hidden, context = p->share->all->context, elems = context * h;
     w->of_dense = true;
+    w->observer.inputs_only = false;
+    nmlp_session_set_observer(session, &w->observer);
     NMLP_RETURN_IF_FAILED(run_dense(p, session, l, window, err));
     w->of_dense = false;
+    w->observer.inputs_only = true; /* what the layer makes of them is looked at when it is quantised */
+    nmlp_session_set_observer(session, &w->observer);
     memcpy(room, p->rows + window * elems, (size_t)elems * sizeof *room);
     nmlp_session_run_layer(session, l, room, 0, context);
     NMLP_RETURN_IF_FAILED(nmlp_check_rows(room, context, h, l, "hidden state", err));
@@ -101,15 +106,14 @@ static nmlp_status run_windows(nmlp_quant_pass *p, int64_t l, struct watch *w, n
     int64_t context = share->all->context;
     nmlp_session *session = NULL;
     nmlp_status st = NMLP_OK;
-    nmlp_observer observer = {.ctx = w,
-                              .attention_input = on_attention_input,
-                              .attention_mixed = on_attention_mixed,
-                              .mlp_input = on_mlp_input,
-                              .mlp_inside = on_mlp_inside};
+    w->observer = (nmlp_observer){.ctx = w,
+                                  .attention_input = on_attention_input,
+                                  .attention_mixed = on_attention_mixed,
+                                  .mlp_input = on_mlp_input,
+                                  .mlp_inside = on_mlp_inside};
     float *room = nmlp_mem_new((size_t)(context * w->config->hidden), sizeof *room, err);
     if (!room) return NMLP_E_NOMEM;
     NMLP_TRY(nmlp_session_create(&session, p->engine, context, context, true, err));
-    nmlp_session_set_observer(session, &observer);
     for (int64_t t = 0; t < nmlp_quant_share_turns(share, share->all->n_calib); t++) {
         int64_t n = nmlp_quant_share_in_turn(share, share->all->n_calib, t);
         if (t < share->own.n_calib) NMLP_TRY(run_window(p, session, l, t, w, room, err));

@@ -60,5 +60,5 @@ void nmlp_mlp_run_observed(const nmlp_mlp *mlp, float *y, const float *x, int64_
     project(mlp, &mlp->gate, gate, x, s, &pieces, pool);
     project(mlp, &mlp->up, up, x, s, &pieces, pool);
     nmlp_glu(mlp->kernels, mlp->activation, act, gate, up, s * mlp->inner, pool);
-    project(mlp, &mlp->down, y, act, s, &pieces, pool);
+    if (y) project(mlp, &mlp->down, y, act, s, &pieces, pool);
 }
