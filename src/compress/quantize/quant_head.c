@@ -73,6 +73,7 @@ static nmlp_status round_head(nmlp_quant_pass *p, double *moments, nmlp_view *he
     nmlp_view from = own_rows(p, &m->lm_head), to = own_rows(p, head);
     w = nmlp_quant_widen(&from, pool, err);
     if (!w) NMLP_TRY(NMLP_E_NOMEM);
+    nmlp_file_map_release(from.data, nmlp_view_bytes(&from));
     NMLP_TRY(nmlp_gptq_round(&gptq, w, &to, NULL, err));
     NMLP_TRY(nmlp_quant_share_rows(p->share, head, err));
 out:

@@ -54,6 +54,16 @@ static nmlp_status make_matrices(nmlp_quant_pass *p, int64_t l, nmlp_layer *made
                            : nmlp_quant_mlp_make(made->mlp, source->mlp, source->shared_basis, maker, err);
 }
 
+/* The engine has packed copies: pages of the checkpoint that rounding read are not needed again. */
+static void release_source(const nmlp_quant_pass *p, int64_t l) {
+    nmlp_layer source = nmlp_engine_model(p->engine)->layers[l];
+    int64_t n = nmlp_quant_layer_views(&nmlp_engine_model(p->engine)->config, l);
+    for (int64_t i = 0; i < n; i++) {
+        const nmlp_view *view = nmlp_quant_layer_view(&source, i);
+        if (view->data) nmlp_file_map_release(view->data, nmlp_view_bytes(view));
+    }
+}
+
 static nmlp_status make_layer(nmlp_quant_pass *p, int64_t l, const char *path, nmlp_err *err) {
     const nmlp_model *model = nmlp_engine_model(p->engine);
     const nmlp_process_group *group = p->share->group;
@@ -75,6 +85,7 @@ static nmlp_status make_layer(nmlp_quant_pass *p, int64_t l, const char *path, n
     NMLP_TRY(make_matrices(p, l, &made, &seen, &maker, err));
     NMLP_TRY(nmlp_quant_share_layer(p->share, &made, &model->config, l, owners, &arena, err));
     if (nmlp_group_leads(group)) NMLP_TRY(write_layer(p, l, &made, path, err));
+    release_source(p, l);
     NMLP_TRY(nmlp_group_meet(group, err));
     NMLP_TRY(open_layer(p, l, path, &state, err));
     if (state != NMLP_WORK_VALID)
