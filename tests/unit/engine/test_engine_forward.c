@@ -304,6 +304,40 @@ static void observers_see_every_row_and_change_nothing(void **state) {
     loaded_engine_close(&l);
 }
 
+/* Everything matrices see comes as ever; the layer ends there. */
+static void a_layer_for_its_inputs_alone_ends_at_the_last(void **state) {
+    struct fixture *f = *state;
+    loaded_engine l;
+    nmlp_session *session;
+    nmlp_err err;
+    struct seen seen[2] = {0};
+    float rows[2][N * TINY_HIDDEN];
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    loaded_engine_open(&l, f->dir, NULL, 2);
+    nmlp_assert_ok(nmlp_session_create(&session, l.engine, N, N, true, &err), &err);
+    for (int i = 0; i < 2; i++) {
+        nmlp_observer observer = {.ctx = &seen[i],
+                                  .attention_input = see_attention_input,
+                                  .attention_mixed = see_attention_mixed,
+                                  .mlp_input = see_input,
+                                  .mlp_inside = see_inside,
+                                  .mlp_output = see_output,
+                                  .inputs_only = i == 1};
+        nmlp_assert_ok(nmlp_session_embed(session, f->ids, N, rows[i], &err), &err);
+        nmlp_session_set_observer(session, &observer);
+        nmlp_session_run_layer(session, 1, rows[i], 0, N);
+    }
+    assert_true(seen[0].attention_input[1] > 0 && seen[0].attention_mixed[1] > 0 && seen[0].input[1] > 0);
+    assert_true(seen[0].output[1] > 0 && seen[1].output[1] == 0);
+    assert_true(seen[1].attention_input[1] == seen[0].attention_input[1]);
+    assert_true(seen[1].attention_mixed[1] == seen[0].attention_mixed[1]);
+    assert_true(seen[1].input[1] == seen[0].input[1]);
+    assert_true(seen[1].worst == seen[0].worst);
+    assert_memory_not_equal(rows[0], rows[1], sizeof rows[0]);
+    nmlp_session_destroy(session);
+    loaded_engine_close(&l);
+}
+
 /* Only weights of the checkpoint may leave memory once they are packed: the system would hand out zeros for others. */
 static void the_memory_of_a_stand_in_is_left_alone(void **state) {
     enum { PAGE = 4096 };
@@ -444,6 +478,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(limits_are_refused_without_a_trace, setup, teardown),
         cmocka_unit_test_setup_teardown(attention_alone_and_the_mlp_make_a_layer, setup, teardown),
         cmocka_unit_test_setup_teardown(observers_see_every_row_and_change_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_layer_for_its_inputs_alone_ends_at_the_last, setup, teardown),
         cmocka_unit_test_setup_teardown(an_attention_is_replaced_and_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(the_memory_of_a_stand_in_is_left_alone, setup, teardown),
         cmocka_unit_test_setup_teardown(a_layer_at_a_time_gives_the_same_states, setup, teardown),
