@@ -98,7 +98,8 @@ nmlp_pool_ahead nmlp_mlp_ahead(const nmlp_mlp *mlp);
 void nmlp_mlp_describe_blocking(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_str *out);
 
 /* The same MLP, unfused, with a look inside: act [S,I] receives f(gate)*up, and gate/up [S,I] the projections
- * before the activation (each may be NULL). y may be NULL where only they are wanted. For calibration, not for speed. */
+ * before the activation (each may be NULL). y may be NULL where only they are wanted. For calibration, not for
+ * speed. */
 void nmlp_mlp_run_observed(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, float *gate, float *up, float *act,
                            void *workspace, nmlp_pool *pool);
 size_t nmlp_mlp_observed_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads);

@@ -1,5 +1,5 @@
-/* Second moments of what matrices see, summed in the order of the text by the processes of a group: each has all windows
- * for a while and adds its blocks of them, so that no sum depends on how many processes there are. */
+/* Second moments of what matrices see, summed in the order of the text by the processes of a group: each has all
+ * windows for a while and adds its blocks of them, so that no sum depends on how many processes there are. */
 #ifndef NMLP_COMPRESS_QUANTIZE_QUANT_SUM_H
 #define NMLP_COMPRESS_QUANTIZE_QUANT_SUM_H
 
