@@ -51,9 +51,6 @@ static nmlp_status read_layer_types(nmlp_config *c, const nmlp_json_doc *doc, co
         if (!sliding && strcmp(name, "full_attention") != 0)
             return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: layer type \"%s\" is not supported", doc->origin, name);
         if (sliding) nmlp_layer_set_add(&said, l);
-        if (sliding && c->window == 0)
-            return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: layer_types has sliding_attention, but there is no window",
-                             doc->origin);
         if (!c->features->layer_types && sliding != nmlp_layer_set_has(&c->window_layers, l))
             return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: layer_types has \"%s\", which a %s model does not read",
                              doc->origin, name, c->family);
@@ -83,12 +80,23 @@ static nmlp_status read_window(nmlp_config *c, const nmlp_json_doc *doc, nmlp_er
     return NMLP_OK;
 }
 
+/* Said by layer_types, or by the family where there are none. */
+static nmlp_status check_windows(const nmlp_config *c, const nmlp_json_doc *doc, nmlp_err *err) {
+    for (int64_t l = 0; c->window == 0 && l < c->n_layers; l++)
+        if (nmlp_layer_set_has(&c->window_layers, l))
+            return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                             "%s: sliding_attention (layer_types) of layer %lld, but no window (sliding_window)",
+                             doc->origin, (long long)l);
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_config_read_layers(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err *err) {
     const nmlp_json *types = nmlp_json_get(doc->root, "layer_types");
     if (c->features->nope_interval > 0) NMLP_RETURN_IF_FAILED(read_nope(c, doc, err));
     NMLP_RETURN_IF_FAILED(read_window(c, doc, err));
     if (c->window > 0 || c->features->local_theta > 0) NMLP_RETURN_IF_FAILED(add_windows(c, doc, err));
-    return nmlp_json_is_null(types) ? NMLP_OK : read_layer_types(c, doc, types, err);
+    if (!nmlp_json_is_null(types)) NMLP_RETURN_IF_FAILED(read_layer_types(c, doc, types, err));
+    return check_windows(c, doc, err);
 }
 
 void nmlp_config_write_layers(const nmlp_config *c, nmlp_json_writer *w) {

@@ -79,6 +79,9 @@ static void what_would_compute_something_else_is_refused(void **state) {
     refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"quantization_config\":[]}", NMLP_E_UNSUPPORTED,
            "quantization_config");
     refuse(LLAMA ",\"max_position_embeddings\":32768,\"sliding_window\":4096}", NMLP_E_UNSUPPORTED, "sliding_window");
+    /* The family's default has windows in three of four layers: without one they are nothing. */
+    refuse("{\"architectures\":[\"Olmo3ForCausalLM\"]," SIZES ",\"sliding_window\":null}", NMLP_E_UNSUPPORTED,
+           "sliding_window");
     refuse("{\"architectures\":[\"Qwen3ForCausalLM\"]," SIZES ",\"layer_types\":[\"sliding_attention\"]}",
            NMLP_E_FORMAT, "layer_types");
     refuse(LLAMA ",\"rope_scaling\":{\"type\":\"mrope\"}}", NMLP_E_UNSUPPORTED, "mrope");
