@@ -111,36 +111,49 @@ static float peak_of(const float *w, int n) {
     return peak;
 }
 
+/* Whether the scale in f16 and all weights are numbers, so that codes are. */
+static bool is_finite(uint16_t half, const float *w) {
+    bool finite = isfinite(nmlp_f16_to_f32(half));
+    for (int i = 0; i < BLOCK; i++) finite = finite && isfinite(w[i]);
+    return finite;
+}
+
 static int code_of(float w, float scale, int lowest, int highest) {
     float q = scale != 0 ? nearbyintf(w / scale) : 0;
     return q<(float)lowest ? lowest : q>(float) highest ? highest : (int)q;
 }
 
-static void put_q8(unsigned char *b, const float *w) {
+static bool put_q8(unsigned char *b, const float *w) {
     uint16_t half = nmlp_f32_to_f16(fabsf(peak_of(w, BLOCK)) / 127);
+    if (!is_finite(half, w)) return false;
     put_half(b, half);
     for (int i = 0; i < BLOCK; i++) b[HALF_BYTES + i] = (unsigned char)code_of(w[i], nmlp_f16_to_f32(half), -127, 127);
+    return true;
 }
 
-static void put_q4(unsigned char *b, const float *w) {
+static bool put_q4(unsigned char *b, const float *w) {
     uint16_t half = nmlp_f32_to_f16(peak_of(w, BLOCK) / -8);
+    if (!is_finite(half, w)) return false;
     put_half(b, half);
     memset(b + HALF_BYTES, 0, BLOCK / 2);
     for (int i = 0; i < BLOCK; i++)
         b[HALF_BYTES + i % 16] |=
             (unsigned char)((code_of(w[i], nmlp_f16_to_f32(half), -8, 7) + 8) << (i < 16 ? 0 : 4));
+    return true;
 }
 
-void nmlp_gguf_row_from_f32(unsigned char *row, nmlp_gguf_type type, const float *w, int64_t k) {
+bool nmlp_gguf_row_from_f32(unsigned char *row, nmlp_gguf_type type, const float *w, int64_t k) {
     const nmlp_gguf_layout *layout = nmlp_gguf_layout_of(type);
-    for (int64_t at = 0; at < k; at += layout->block, row += layout->bytes) {
+    bool fits = true;
+    for (int64_t at = 0; at < k && fits; at += layout->block, row += layout->bytes) {
         switch (type) {
         case NMLP_GGUF_TYPE_F32: memcpy(row, w + at, sizeof *w); break;
         case NMLP_GGUF_TYPE_BF16: put_half(row, nmlp_f32_to_bf16(w[at])); break;
-        case NMLP_GGUF_TYPE_Q8_0: put_q8(row, w + at); break;
-        default: put_q4(row, w + at);
+        case NMLP_GGUF_TYPE_Q8_0: fits = put_q8(row, w + at); break;
+        default: fits = put_q4(row, w + at);
         }
     }
+    return fits;
 }
 
 void nmlp_gguf_row_to_q4(uint8_t *codes, uint16_t *scales, const unsigned char *row, int64_t k) {

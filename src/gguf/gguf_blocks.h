@@ -43,8 +43,9 @@ const nmlp_gguf_layout *nmlp_gguf_layout_of(uint32_t type);
 
 /* k weights, a multiple of the type's block, at any address. */
 void nmlp_gguf_row_to_f32(float *dst, const unsigned char *row, nmlp_gguf_type type, int64_t k);
-/* To F32, BF16, Q8_0 or Q4_0, rounded to nearest. */
-void nmlp_gguf_row_from_f32(unsigned char *row, nmlp_gguf_type type, const float *w, int64_t k);
+/* To F32, BF16, Q8_0 or Q4_0, rounded to nearest. False: to codes of a value that is not finite, or whose block's scale
+ * would not be (f16). */
+bool nmlp_gguf_row_from_f32(unsigned char *row, nmlp_gguf_type type, const float *w, int64_t k);
 
 /* A row of Q4_0 as Q4 in groups of 32 (tensor/quant.h): the same weights. */
 void nmlp_gguf_row_to_q4(uint8_t *codes, uint16_t *scales, const unsigned char *row, int64_t k);

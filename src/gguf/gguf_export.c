@@ -12,6 +12,7 @@
 enum { ALIGN = 32, VERSION = 3, KEY_BYTES = 96, FILE_TYPE_BF16 = 32, FILE_TYPE_Q8_0 = 7, FILE_TYPE_Q4_0 = 2 };
 
 struct input {
+    const char *name; /* borrowed */
     const nmlp_view *view;
     nmlp_gguf_type type;
     int64_t head_dim; /* of rows that go into pairs; 0: rows stay in order */
@@ -114,7 +115,7 @@ static nmlp_status add_tensor(struct export *x, const nmlp_named_tensor *t, nmlp
                          t->name);
     struct input *in = &x->inputs[x->n_inputs++];
     int64_t rows = v->n_dims == 2 ? v->shape[0] : 1, cols = v->n_dims == 2 ? v->shape[1] : v->shape[0];
-    *in = (struct input){.view = v, .type = v->n_dims == 2 ? x->type : NMLP_GGUF_TYPE_F32};
+    *in = (struct input){.name = t->name, .view = v, .type = v->n_dims == 2 ? x->type : NMLP_GGUF_TYPE_F32};
     if (cols % nmlp_gguf_layout_of(in->type)->block != 0) in->type = NMLP_GGUF_TYPE_BF16;
     const nmlp_gguf_layout *layout = nmlp_gguf_layout_of(in->type);
     in->bytes = (size_t)(rows * (cols / layout->block)) * layout->bytes;
@@ -156,14 +157,14 @@ static nmlp_status pad(struct export *x, uint64_t bytes, nmlp_err *err) {
     return nmlp_file_writer_write(&x->file, zeros, (size_t)((ALIGN - bytes % ALIGN) % ALIGN), err);
 }
 
-/* One row of a matrix, or all of a vector, in the type written. */
-static void make_row(const struct input *in, int64_t row, float *wide, unsigned char *out) {
+/* One row of a matrix, or all of a vector, in the type written; false: it has values that the type has not. */
+static bool make_row(const struct input *in, int64_t row, float *wide, unsigned char *out) {
     const nmlp_view *v = in->view;
     int64_t cols = v->n_dims == 2 ? v->shape[1] : v->shape[0];
     if (in->head_dim && v->n_dims == 2) row = nmlp_gguf_row_in_halves(row, in->head_dim);
     if (v->dtype == NMLP_DTYPE_Q4 && v->group == 32 && !v->per_group && in->type == NMLP_GGUF_TYPE_Q4_0) {
         nmlp_gguf_row_from_q4(out, nmlp_view_row(v, row), (const uint16_t *)v->scales + row * (cols / 32), cols);
-        return;
+        return true;
     }
     if (v->n_dims == 2)
         nmlp_quant_row_to_f32(wide, v, row);
@@ -171,11 +172,11 @@ static void make_row(const struct input *in, int64_t row, float *wide, unsigned 
         nmlp_to_f32(wide, v->data, v->dtype, (size_t)cols);
     if (in->head_dim && v->n_dims == 1) { /* a bias, element by element */
         for (int64_t i = 0; i < cols; i++)
-            nmlp_gguf_row_from_f32(out + (size_t)i * sizeof(float), NMLP_GGUF_TYPE_F32,
-                                   wide + nmlp_gguf_row_in_halves(i, in->head_dim), 1);
-        return;
+            (void)nmlp_gguf_row_from_f32(out + (size_t)i * sizeof(float), NMLP_GGUF_TYPE_F32,
+                                         wide + nmlp_gguf_row_in_halves(i, in->head_dim), 1);
+        return true;
     }
-    nmlp_gguf_row_from_f32(out, in->type, wide, cols);
+    return nmlp_gguf_row_from_f32(out, in->type, wide, cols);
 }
 
 static nmlp_status write_tensor(struct export *x, const struct input *in, nmlp_err *err) {
@@ -186,8 +187,10 @@ static nmlp_status write_tensor(struct export *x, const struct input *in, nmlp_e
     unsigned char *out = nmlp_mem_new(row_bytes, 1, err);
     nmlp_status st = wide && out ? NMLP_OK : NMLP_E_NOMEM;
     for (int64_t i = 0; st == NMLP_OK && i < rows; i++) {
-        make_row(in, i, wide, out);
-        st = nmlp_file_writer_write(&x->file, out, row_bytes, err);
+        if (!make_row(in, i, wide, out))
+            st = nmlp_fail(err, NMLP_E_NUMERIC, "%s: row %lld of tensor %s is not finite, or too large for %s",
+                           x->model->checkpoint.dir, (long long)i, in->name, nmlp_gguf_layout_of(in->type)->name);
+        if (st == NMLP_OK) st = nmlp_file_writer_write(&x->file, out, row_bytes, err);
     }
     if (st == NMLP_OK) st = pad(x, in->bytes, err);
     nmlp_file_map_release(v->data, nmlp_view_bytes(v));

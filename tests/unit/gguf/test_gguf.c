@@ -354,10 +354,26 @@ static void hostile_fields_are_refused(void **state) {
 #undef REFUSE
 }
 
+static void weights_without_codes_are_not_written(void **state) {
+    static const float bad[] = {INFINITY, -INFINITY, NAN, 1e8f, -1e8f}; /* 1e8 / 127 and / 8 are no f16 */
+    static const nmlp_gguf_type types[] = {NMLP_GGUF_TYPE_Q8_0, NMLP_GGUF_TYPE_Q4_0};
+    unsigned char row[2 * 34];
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        float w[64] = {[3] = 1.5f, [40] = -2};
+        assert_true(nmlp_gguf_row_from_f32(row, types[t], w, 64));
+        for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+            w[50] = bad[i];
+            assert_false(nmlp_gguf_row_from_f32(row, types[t], w, 64));
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_mean_what_another_reader_says),
         cmocka_unit_test(rows_of_heads_change_order_and_come_back),
+        cmocka_unit_test(weights_without_codes_are_not_written),
         cmocka_unit_test_setup_teardown(models_go_there_and_back, setup, teardown),
         cmocka_unit_test_setup_teardown(sentencepiece_tokenizers_go_there_and_back, setup, teardown),
         cmocka_unit_test_setup_teardown(factorised_models_are_not_exported, setup, teardown),
