@@ -50,7 +50,8 @@ static nmlp_status read_factors(float *factors, int64_t n, const nmlp_json_doc *
                          (long long)n);
     for (const nmlp_json *v = nmlp_json_first(list); v; v = nmlp_json_next(v)) {
         factors[i] = (float)nmlp_json_number(v);
-        if (!(factors[i++] > 0)) return refuse_factors(doc, key, err);
+        if (!(factors[i] > 0) || !isfinite(factors[i])) return refuse_factors(doc, key, err);
+        i++;
     }
     return NMLP_OK;
 }
@@ -114,7 +115,7 @@ static nmlp_status read_one(nmlp_rope_config *rope, const nmlp_config *c, const 
     if (rope->kind == NMLP_ROPE_LONGROPE) NMLP_RETURN_IF_FAILED(read_longrope(rope, c->rope_dim, doc, scaling, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_number(doc, scaling, "attention_factor", &attention_factor, err));
     if (attention_factor != 0) rope->attention_factor = attention_factor;
-    return NMLP_OK;
+    return isfinite(rope->attention_factor) ? NMLP_OK : refuse_factors(doc, kind_names[rope->kind], err);
 }
 
 static nmlp_status read_partial(nmlp_config *c, const nmlp_json_doc *doc, const nmlp_json *scaling, nmlp_err *err) {

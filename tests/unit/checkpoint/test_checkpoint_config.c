@@ -87,6 +87,8 @@ static void what_would_compute_something_else_is_refused(void **state) {
     refuse(LLAMA ",\"rope_scaling\":{\"type\":\"mrope\"}}", NMLP_E_UNSUPPORTED, "mrope");
     refuse(LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}", NMLP_E_MISSING, "factor");
     refuse(LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1]}}", NMLP_E_FORMAT, "short_factor");
+    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1e92,1,1]}}", NMLP_E_FORMAT,
+           "short_factor"); /* infinite in f32 */
     refuse(LLAMA ",\"partial_rotary_factor\":0.5}", NMLP_E_UNSUPPORTED, "partial_rotary_factor");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"}", NMLP_E_UNSUPPORTED, "gelu");
     refuse(LLAMA ",\"mlp_bias\":true}", NMLP_E_UNSUPPORTED, "mlp_bias");
