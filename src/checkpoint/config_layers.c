@@ -85,7 +85,7 @@ static nmlp_status check_windows(const nmlp_config *c, const nmlp_json_doc *doc,
     for (int64_t l = 0; c->window == 0 && l < c->n_layers; l++)
         if (nmlp_layer_set_has(&c->window_layers, l))
             return nmlp_fail(err, NMLP_E_UNSUPPORTED,
-                             "%s: sliding_attention (layer_types) of layer %lld, but no window (sliding_window)",
+                             "%s: layer %lld has sliding_attention, but sliding_window says there is no window",
                              doc->origin, (long long)l);
     return NMLP_OK;
 }

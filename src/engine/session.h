@@ -22,7 +22,7 @@ typedef struct nmlp_observer {
     void (*mlp_inside)(void *ctx, int64_t layer, const float *gate, const float *up, const float *act,
                        int64_t s);                                           /* [S,I] each; act = silu(gate)*up */
     void (*mlp_output)(void *ctx, int64_t layer, const float *y, int64_t s); /* [S,H], before the residual */
-    bool inputs_only; /* what follows the last input of a matrix is left out: rows are not those behind the layer */
+    bool inputs_only; /* what follows mlp_inside, or mlp_input of experts, is left out: rows are not finished */
 } nmlp_observer;
 
 enum { NMLP_CHUNK_DEFAULT = 1024 };

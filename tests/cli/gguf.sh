@@ -43,3 +43,11 @@ refused "a text" "no GGUF file" -- import "$root/README.md" -o "$work/no"
 refused "an absent file" "absent.gguf" -- import "$work/absent.gguf" -o "$work/no"
 refused "an unknown type" "q3_k" -- export "$tiny" -o "$work/no" --type q3_k
 refused "an unwritable output" "/proc/no" -- export "$tiny" -o /proc/no/x.gguf
+
+# An infinite weight has no code in Q8_0 or Q4_0; the first tensor is a matrix.
+cp -r "$tiny" "$work/inf"
+chmod -R u+w "$work/inf"
+header=$(od -An -tu8 -N8 "$work/inf/model.safetensors")
+printf '\200\177' | dd of="$work/inf/model.safetensors" bs=1 seek=$((header + 8)) conv=notrunc 2>/dev/null
+refused "an infinite weight" "row 0 of tensor .* for Q8_0" -- export "$work/inf" -o "$work/no" --type q8_0
+refused "an infinite weight" "row 0 of tensor .* for Q4_0" -- export "$work/inf" -o "$work/no" --type q4_0

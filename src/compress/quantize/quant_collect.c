@@ -84,17 +84,20 @@ static nmlp_status run_dense(nmlp_quant_pass *p, nmlp_session *session, int64_t 
     return nmlp_quant_pass_advance(p, context, err);
 }
 
+/* What a layer makes of the quantised stream is run again once the layer is quantised. */
+static void watch_stream(struct watch *w, nmlp_session *session, bool of_dense) {
+    w->of_dense = of_dense;
+    w->observer.inputs_only = !of_dense;
+    nmlp_session_set_observer(session, &w->observer);
+}
+
 /* One of this process's windows in both streams; room [context,H]. */
 static nmlp_status run_window(nmlp_quant_pass *p, nmlp_session *session, int64_t l, int64_t window, struct watch *w,
                               float *room, nmlp_err *err) {
     int64_t h = w->config->hidden, context = p->share->all->context, elems = context * h;
-    w->of_dense = true;
-    w->observer.inputs_only = false;
-    nmlp_session_set_observer(session, &w->observer);
+    watch_stream(w, session, true);
     NMLP_RETURN_IF_FAILED(run_dense(p, session, l, window, err));
-    w->of_dense = false;
-    w->observer.inputs_only = true; /* what the layer makes of them is looked at when it is quantised */
-    nmlp_session_set_observer(session, &w->observer);
+    watch_stream(w, session, false);
     memcpy(room, p->rows + window * elems, (size_t)elems * sizeof *room);
     nmlp_session_run_layer(session, l, room, 0, context);
     NMLP_RETURN_IF_FAILED(nmlp_check_rows(room, context, h, l, "hidden state", err));
