@@ -140,6 +140,7 @@ recover() {
 rm -rf "$work/m" && cp -r "$tiny" "$work/m"
 cp -r "$tiny" "$work/t"
 (ulimit -f 64; recover "$work/m" "$work/t" "") && fail "a state of megabytes in 32 kB"
+: >"$work/err" # the shell empties it only when the command begins
 "$command" recover "$work/m" -o "$work/r" --text "$work/A" --train mlp --teacher "$work/t" --steps 3 --batch 1 --ctx 32 --heldout 1 \
     --eval-every 1 --explore 0 >/dev/null 2>"$work/err" &
 pid=$!
