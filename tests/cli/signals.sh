@@ -47,7 +47,7 @@ twice TERM INT
 # shellcheck disable=SC2086
 "$command" compress "$tiny" -o "$work/b" $options >/dev/null 2>"$work/err" &
 pid=$!
-for _ in $(seq 500); do [ ! -e "$work/b.work.partial" ] || break; sleep 0.01; done
+for _ in $(seq 6000); do [ ! -e "$work/b.work.partial" ] || break; sleep 0.01; done
 kill -INT "$pid"
 wait "$pid" || { cat "$work/err"; fail "an ignored SIGINT"; }
 cmp "$work/a/model.safetensors" "$work/b/model.safetensors" || fail "another model after two signals"
@@ -95,11 +95,11 @@ same o
 # A server that finishes requests after the first SIGTERM ends at the second.
 "$command" serve "$tiny" --port 0 --grace 60 -t 1 >/dev/null 2>"$work/log" &
 pid=$!
-for _ in $(seq 500); do ! grep -q '"ready"' "$work/log" || break; sleep 0.01; done
+for _ in $(seq 6000); do ! grep -q '"ready"' "$work/log" || break; sleep 0.01; done
 port=$(sed -n 's/.*"ready".*127\.0\.0\.1:\([0-9]*\).*/\1/p' "$work/log")
 curl -s -N -o "$work/answer" "http://127.0.0.1:$port/v1/completions" -d '{"prompt":"The","max_tokens":400,"n":64,"ignore_eos":true,"stream":true}' &
 client=$!
-for _ in $(seq 500); do [ ! -s "$work/answer" ] || break; sleep 0.01; done
+for _ in $(seq 6000); do [ ! -s "$work/answer" ] || break; sleep 0.01; done
 kill -TERM "$pid"
 sleep 0.1
 kill -0 "$pid" 2>/dev/null || fail "the first SIGTERM did not let a request finish"
