@@ -120,7 +120,7 @@ nmlp_status nmlp_tokenizer_decode_entries(nmlp_tokenizer *t, nmlp_err *err) {
     if (!begins) return NMLP_E_NOMEM;
     for (int64_t id = 0; id < t->n_ids && st == NMLP_OK; id++) {
         begins[id] = t->decoded.len;
-        st = append_decoded(t, &t->tokens[id], &scratch, err);
+        if (t->tokens[id].flags) st = append_decoded(t, &t->tokens[id], &scratch, err); /* ids may have gaps */
     }
     begins[t->n_ids] = t->decoded.len;
     if (st == NMLP_OK && t->decoded.len > UINT32_MAX) st = nmlp_fail(err, NMLP_E_LIMIT, "vocabulary above 4 GB");

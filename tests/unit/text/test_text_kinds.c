@@ -221,8 +221,6 @@ static void the_config_decides_for_a_model_file_only(void **state) {
     nmlp_test_rmdir(dir);
 }
 
-/* Letter case of characters newer than the system's tables, and none of the decompositions that are newer than those of
- * the library that `tokenizers` uses. */
 /* Several segmentations have the same score; ids are those of Hugging Face's `tokenizers` 0.23.3. */
 static void equal_scores_are_cut_as_the_other_library_does(void **state) {
     static const char json[] =
@@ -251,6 +249,29 @@ static void equal_scores_are_cut_as_the_other_library_does(void **state) {
     nmlp_tokenizer_destroy(t);
 }
 
+/* A pattern of the decoder that matches nothing adds its text to tokens, not to ids that no token has. */
+static void holes_decode_to_nothing(void **state) {
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":5,\"content\":\"[S]\",\"special\":true}],\"normalizer\":null,\"pre_tokenizer\":"
+        "null,"
+        "\"post_processor\":null,\"decoder\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"^\"},\"content\":\"x\"},"
+        "\"model\":"
+        "{\"type\":\"Unigram\",\"unk_id\":0,\"byte_fallback\":false,\"vocab\":[[\"<unk>\",0],[\"a\",-2]]}}";
+    static const int32_t ids[] = {1, 3, 1};
+    nmlp_tokenizer *t;
+    nmlp_err err;
+    nmlp_str out;
+    (void)state;
+    nmlp_str_init(&out);
+    nmlp_assert_ok(nmlp_tokenizer_parse(&t, json, strlen(json), "test", &err), &err);
+    nmlp_assert_ok(nmlp_tokenizer_decode(t, ids, 3, false, &out, &err), &err);
+    assert_string_equal(nmlp_str_text(&out), "xaxa");
+    nmlp_str_fini(&out);
+    nmlp_tokenizer_destroy(t);
+}
+
+/* Letter case of characters newer than the system's tables, and none of the decompositions that are newer than those of
+ * the library that `tokenizers` uses. */
 static void forms_are_those_of_the_other_library(void **state) {
     (void)state;
     nmlp_err err = {0};
@@ -332,6 +353,7 @@ int main(void) {
         cmocka_unit_test(a_begin_token_is_put_in_front_or_refused),
         cmocka_unit_test(the_config_decides_for_a_model_file_only),
         cmocka_unit_test(equal_scores_are_cut_as_the_other_library_does),
+        cmocka_unit_test(holes_decode_to_nothing),
         cmocka_unit_test(forms_are_those_of_the_other_library),
         cmocka_unit_test(a_users_part_forms_no_special_token),
         cmocka_unit_test(damaged_models_are_refused),
