@@ -6,7 +6,10 @@
 #include "base/mem.h"
 #include "text/utf8.h"
 
-enum { STEPS_MAX = 32, GROWN_MAX_BYTES = 1 << 30 /* pieces are counted in 31 bits */ };
+enum { STEPS_MAX = 32, RESULT_MAX_BYTES = 1 << 30 /* pieces are counted in 31 bits */ };
+
+/* Decomposed characters take eleven times their bytes at most; a file that asks for more wants time and memory. */
+enum { GROWTH_MAX = 64, GROWTH_FREE_BYTES = 1 << 16 };
 
 static const char space_symbol[] = "\xE2\x96\x81"; /* U+2581 */
 
@@ -86,10 +89,10 @@ static void append_stripped(const step *s, const char *text, size_t len, nmlp_st
     nmlp_str_append(out, text + begin, len - begin);
 }
 
-static void append_replaced(const step *s, const char *text, size_t len, nmlp_str *out) {
+static void append_replaced(const step *s, const char *text, size_t len, size_t most, nmlp_str *out) {
     size_t pattern_len = strlen(s->pattern);
     size_t at = 0;
-    while (pattern_len && at < len && out->len <= GROWN_MAX_BYTES) {
+    while (pattern_len && at < len && out->len <= most) {
         const char *match = memmem(text + at, len - at, s->pattern, pattern_len);
         if (!match) break;
         nmlp_str_append(out, text + at, (size_t)(match - text) - at);
@@ -99,7 +102,8 @@ static void append_replaced(const step *s, const char *text, size_t len, nmlp_st
     if (at < len) nmlp_str_append(out, text + at, len - at);
 }
 
-static nmlp_status append_regex_replaced(const step *s, const char *text, size_t len, nmlp_str *out, nmlp_err *err) {
+static nmlp_status append_regex_replaced(const step *s, const char *text, size_t len, size_t most, nmlp_str *out,
+                                         nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_regex_scratch scratch;
     nmlp_str copy;
@@ -108,7 +112,7 @@ static nmlp_status append_regex_replaced(const step *s, const char *text, size_t
     NMLP_RETURN_IF_FAILED(nmlp_regex_scratch_init(&scratch, err));
     const char *known = nmlp_unicode_known_text(text, len, &copy);
     size_t from = 0;
-    while (from <= len && out->len <= GROWN_MAX_BYTES) {
+    while (from <= len && out->len <= most) {
         nmlp_span match;
         bool found;
         NMLP_TRY(nmlp_regex_find(s->regex, &scratch, known, len, from, &match, &found, err));
@@ -132,11 +136,11 @@ out:
 
 /* `tokenizers` replaces a whole grapheme of up to five bytes by what its shortest prefix in the table stands for, and
  * else goes character by character. */
-static void append_precompiled(const step *s, const char *text, size_t len, nmlp_str *out) {
+static void append_precompiled(const step *s, const char *text, size_t len, size_t most, nmlp_str *out) {
     enum { GRAPHEME_MAX = 5 };
     const char *replacement;
     size_t prefix;
-    for (size_t at = 0; at < len;) {
+    for (size_t at = 0; at < len && out->len <= most;) {
         size_t n = nmlp_unicode_grapheme(text + at, len - at);
         if (n <= GRAPHEME_MAX &&
             nmlp_charsmap_find(&s->charsmap, text + at, n, NMLP_CHARSMAP_SHORTEST, &prefix, &replacement)) {
@@ -159,14 +163,14 @@ static void append_precompiled(const step *s, const char *text, size_t len, nmlp
 
 /* sentencepiece: the longest prefix in the table, else one character; spaces are then joined, dropped at the ends and
  * written as U+2581. */
-static void append_sentencepiece(const step *s, const char *text, size_t len, nmlp_str *out) {
+static void append_sentencepiece(const step *s, const char *text, size_t len, size_t most, nmlp_str *out) {
     const nmlp_normalizer_spec *spec = &s->spec;
     const char *space = spec->escape_space ? space_symbol : " ";
     size_t space_len = strlen(space);
     bool after_space = spec->remove_extra_space; /* leading spaces go */
     bool started = false;
     size_t text_begin = out->len;
-    for (size_t at = 0; at < len;) {
+    for (size_t at = 0; at < len && out->len <= most;) {
         uint32_t c;
         size_t n = 0;
         const char *piece = text + at;
@@ -194,29 +198,39 @@ static void append_sentencepiece(const step *s, const char *text, size_t len, nm
         out->len -= space_len;
 }
 
-static nmlp_status run_step(const step *s, const char *text, size_t len, nmlp_str *out, nmlp_err *err) {
+/* More than `most` bytes need not be the whole result. */
+static nmlp_status run_step(const step *s, const char *text, size_t len, size_t most, nmlp_str *out, nmlp_err *err) {
     switch (s->spec.kind) {
     case NMLP_NORMALIZER_FORM: return nmlp_unicode_append_form(out, s->spec.form, text, len, err);
     case NMLP_NORMALIZER_LOWERCASE: nmlp_unicode_append_lowercase(out, text, len); break;
     case NMLP_NORMALIZER_STRIP: append_stripped(s, text, len, out); break;
     case NMLP_NORMALIZER_REPLACE:
-        if (s->regex) return append_regex_replaced(s, text, len, out, err);
-        append_replaced(s, text, len, out);
+        if (s->regex) return append_regex_replaced(s, text, len, most, out, err);
+        append_replaced(s, text, len, most, out);
         break;
     case NMLP_NORMALIZER_PREPEND:
         if (len) nmlp_str_puts(out, s->content);
         nmlp_str_append(out, text, len);
         break;
-    case NMLP_NORMALIZER_PRECOMPILED: append_precompiled(s, text, len, out); break;
-    case NMLP_NORMALIZER_SENTENCEPIECE: append_sentencepiece(s, text, len, out); break;
+    case NMLP_NORMALIZER_PRECOMPILED: append_precompiled(s, text, len, most, out); break;
+    case NMLP_NORMALIZER_SENTENCEPIECE: append_sentencepiece(s, text, len, most, out); break;
     }
     return nmlp_str_status(out, err);
+}
+
+static nmlp_status refuse_growth(size_t given, size_t most, nmlp_err *err) {
+    if (most == RESULT_MAX_BYTES)
+        return nmlp_fail(err, NMLP_E_LIMIT, "text of %zu bytes has more than %zu when normalised", given, most);
+    return nmlp_fail(err, NMLP_E_LIMIT,
+                     "the tokenizer's normalizer makes more than %zu bytes of %zu: is its file damaged?", most, given);
 }
 
 nmlp_status nmlp_normalizer_run(const nmlp_normalizer *normalizer, const char *text, size_t len, nmlp_str *out,
                                 nmlp_err *err) {
     nmlp_str other;
     nmlp_status st = NMLP_OK;
+    const size_t given = len;
+    const size_t most = len < RESULT_MAX_BYTES / GROWTH_MAX ? GROWTH_FREE_BYTES + GROWTH_MAX * len : RESULT_MAX_BYTES;
     nmlp_str_init(&other);
     nmlp_str_clear(out);
     if (!normalizer->n_steps) nmlp_str_append(out, text, len);
@@ -229,9 +243,8 @@ nmlp_status nmlp_normalizer_run(const nmlp_normalizer *normalizer, const char *t
             text = nmlp_str_text(&other);
             len = other.len;
         }
-        st = run_step(&normalizer->steps[i], text, len, out, err);
-        if (st == NMLP_OK && out->len > GROWN_MAX_BYTES)
-            st = nmlp_fail(err, NMLP_E_LIMIT, "normalised text of %zu bytes is too long", out->len);
+        st = run_step(&normalizer->steps[i], text, len, most, out, err);
+        if (st == NMLP_OK && out->len > most) st = refuse_growth(given, most, err);
     }
     if (st == NMLP_OK) st = nmlp_str_status(out, err);
     nmlp_str_fini(&other);

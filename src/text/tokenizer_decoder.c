@@ -91,6 +91,9 @@ nmlp_status nmlp_tokenizer_read_decoder(nmlp_tokenizer *t, const nmlp_json_doc *
     return read_decoder(t, doc, part, &fused, err);
 }
 
+/* Of all tokens together; large vocabularies have 3 MB. */
+enum { DECODED_MAX_BYTES = 1 << 28 };
+
 /* Appends the text of one token to t->decoded. */
 static nmlp_status append_decoded(nmlp_tokenizer *t, const nmlp_token *token, nmlp_str *scratch, nmlp_err *err) {
     const char *text = token->text;
@@ -108,6 +111,10 @@ static nmlp_status append_decoded(nmlp_tokenizer *t, const nmlp_token *token, nm
         len -= (size_t)n;
     }
     nmlp_str_append(&t->decoded, text, len);
+    if (t->decoded.len > DECODED_MAX_BYTES)
+        return nmlp_fail(err, NMLP_E_LIMIT,
+                         "the decoder makes more than %d bytes of the vocabulary: is its file damaged?",
+                         DECODED_MAX_BYTES);
     return nmlp_str_status(&t->decoded, err);
 }
 
@@ -123,7 +130,6 @@ nmlp_status nmlp_tokenizer_decode_entries(nmlp_tokenizer *t, nmlp_err *err) {
         if (t->tokens[id].flags) st = append_decoded(t, &t->tokens[id], &scratch, err); /* ids may have gaps */
     }
     begins[t->n_ids] = t->decoded.len;
-    if (st == NMLP_OK && t->decoded.len > UINT32_MAX) st = nmlp_fail(err, NMLP_E_LIMIT, "vocabulary above 4 GB");
     for (int64_t id = 0; id < t->n_ids && st == NMLP_OK; id++) {
         t->tokens[id].text = nmlp_str_text(&t->decoded) + begins[id];
         t->tokens[id].len = (uint32_t)(begins[id + 1] - begins[id]);

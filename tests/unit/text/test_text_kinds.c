@@ -270,6 +270,43 @@ static void holes_decode_to_nothing(void **state) {
     nmlp_tokenizer_destroy(t);
 }
 
+/* Files whose steps blow up a text, or the vocabulary, are refused before they take the memory. */
+static void growth_is_bounded(void **state) {
+    static const char model[] =
+        "\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"byte_fallback\":false,\"vocab\":[[\"<unk>\",0]";
+    enum { STEPS = 8, ENTRIES = 5000, CONTENT = 60000 };
+    nmlp_tokenizer *t;
+    nmlp_err err;
+    nmlp_str json;
+    nmlp_ids ids;
+    (void)state;
+    nmlp_str_init(&json);
+    nmlp_ids_init(&ids);
+    nmlp_str_puts(&json, "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
+    for (int i = 0; i < STEPS; i++)
+        nmlp_str_printf(&json,
+                        "%s{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {0,}\"},\"content\":\"VVVVVVVVVVVVVVVV\"}",
+                        i ? "," : "");
+    nmlp_str_printf(&json, "]},\"pre_tokenizer\":null,\"post_processor\":null,\"decoder\":null,%s]}}", model);
+    nmlp_assert_ok(nmlp_tokenizer_parse(&t, nmlp_str_text(&json), json.len, "test", &err), &err);
+    nmlp_assert_fails(nmlp_tokenizer_encode(t, "hi", 2, NMLP_BOS_NONE, false, &ids, &err), &err, NMLP_E_LIMIT,
+                      "normalizer makes more than 65664 bytes of 2", NULL);
+    assert_int_equal(ids.len, 0);
+    nmlp_tokenizer_destroy(t);
+
+    nmlp_str_clear(&json);
+    nmlp_str_puts(&json, "{\"normalizer\":null,\"pre_tokenizer\":null,\"post_processor\":null,\"decoder\":"
+                         "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"^\"},\"content\":\"");
+    for (int i = 0; i < CONTENT; i++) nmlp_str_putc(&json, 'x');
+    nmlp_str_printf(&json, "\"},%s", model);
+    for (int i = 1; i < ENTRIES; i++) nmlp_str_printf(&json, ",[\"t%d\",-1]", i);
+    nmlp_str_puts(&json, "]}}");
+    nmlp_assert_fails(nmlp_tokenizer_parse(&t, nmlp_str_text(&json), json.len, "test", &err), &err, NMLP_E_LIMIT,
+                      "decoder makes more than 268435456 bytes", NULL);
+    nmlp_str_fini(&json);
+    nmlp_ids_fini(&ids);
+}
+
 /* Letter case of characters newer than the system's tables, and none of the decompositions that are newer than those of
  * the library that `tokenizers` uses. */
 static void forms_are_those_of_the_other_library(void **state) {
@@ -354,6 +391,7 @@ int main(void) {
         cmocka_unit_test(the_config_decides_for_a_model_file_only),
         cmocka_unit_test(equal_scores_are_cut_as_the_other_library_does),
         cmocka_unit_test(holes_decode_to_nothing),
+        cmocka_unit_test(growth_is_bounded),
         cmocka_unit_test(forms_are_those_of_the_other_library),
         cmocka_unit_test(a_users_part_forms_no_special_token),
         cmocka_unit_test(damaged_models_are_refused),
