@@ -8,7 +8,8 @@
 
 enum { STEPS_MAX = 32, RESULT_MAX_BYTES = 1 << 30 /* pieces are counted in 31 bits */ };
 
-/* Decomposed characters take eleven times their bytes at most; a file that asks for more wants time and memory. */
+/* A result has GROWTH_MAX times the bytes of its text and GROWTH_FREE_BYTES at most. Unicode's decompositions need a
+ * factor of 11; without a bound a hostile file takes all memory. */
 enum { GROWTH_MAX = 64, GROWTH_FREE_BYTES = 1 << 16 };
 
 static const char space_symbol[] = "\xE2\x96\x81"; /* U+2581 */
@@ -89,10 +90,10 @@ static void append_stripped(const step *s, const char *text, size_t len, nmlp_st
     nmlp_str_append(out, text + begin, len - begin);
 }
 
-static void append_replaced(const step *s, const char *text, size_t len, size_t most, nmlp_str *out) {
+static void append_replaced(const step *s, const char *text, size_t len, size_t max_bytes, nmlp_str *out) {
     size_t pattern_len = strlen(s->pattern);
     size_t at = 0;
-    while (pattern_len && at < len && out->len <= most) {
+    while (pattern_len && at < len && out->len <= max_bytes) {
         const char *match = memmem(text + at, len - at, s->pattern, pattern_len);
         if (!match) break;
         nmlp_str_append(out, text + at, (size_t)(match - text) - at);
@@ -102,7 +103,7 @@ static void append_replaced(const step *s, const char *text, size_t len, size_t 
     if (at < len) nmlp_str_append(out, text + at, len - at);
 }
 
-static nmlp_status append_regex_replaced(const step *s, const char *text, size_t len, size_t most, nmlp_str *out,
+static nmlp_status append_regex_replaced(const step *s, const char *text, size_t len, size_t max_bytes, nmlp_str *out,
                                          nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_regex_scratch scratch;
@@ -112,7 +113,7 @@ static nmlp_status append_regex_replaced(const step *s, const char *text, size_t
     NMLP_RETURN_IF_FAILED(nmlp_regex_scratch_init(&scratch, err));
     const char *known = nmlp_unicode_known_text(text, len, &copy);
     size_t from = 0;
-    while (from <= len && out->len <= most) {
+    while (from <= len && out->len <= max_bytes) {
         nmlp_span match;
         bool found;
         NMLP_TRY(nmlp_regex_find(s->regex, &scratch, known, len, from, &match, &found, err));
@@ -136,11 +137,11 @@ out:
 
 /* `tokenizers` replaces a whole grapheme of up to five bytes by what its shortest prefix in the table stands for, and
  * else goes character by character. */
-static void append_precompiled(const step *s, const char *text, size_t len, size_t most, nmlp_str *out) {
+static void append_precompiled(const step *s, const char *text, size_t len, size_t max_bytes, nmlp_str *out) {
     enum { GRAPHEME_MAX = 5 };
     const char *replacement;
     size_t prefix;
-    for (size_t at = 0; at < len && out->len <= most;) {
+    for (size_t at = 0; at < len && out->len <= max_bytes;) {
         size_t n = nmlp_unicode_grapheme(text + at, len - at);
         if (n <= GRAPHEME_MAX &&
             nmlp_charsmap_find(&s->charsmap, text + at, n, NMLP_CHARSMAP_SHORTEST, &prefix, &replacement)) {
@@ -148,7 +149,7 @@ static void append_precompiled(const step *s, const char *text, size_t len, size
             at += n;
             continue;
         }
-        for (size_t end = at + n; at < end;) {
+        for (size_t end = at + n; at < end && out->len <= max_bytes;) {
             uint32_t c;
             int bytes = nmlp_utf8_decode(text + at, end - at, &c);
             size_t one = bytes > 0 ? (size_t)bytes : 1;
@@ -163,14 +164,14 @@ static void append_precompiled(const step *s, const char *text, size_t len, size
 
 /* sentencepiece: the longest prefix in the table, else one character; spaces are then joined, dropped at the ends and
  * written as U+2581. */
-static void append_sentencepiece(const step *s, const char *text, size_t len, size_t most, nmlp_str *out) {
+static void append_sentencepiece(const step *s, const char *text, size_t len, size_t max_bytes, nmlp_str *out) {
     const nmlp_normalizer_spec *spec = &s->spec;
     const char *space = spec->escape_space ? space_symbol : " ";
     size_t space_len = strlen(space);
     bool after_space = spec->remove_extra_space; /* leading spaces go */
     bool started = false;
     size_t text_begin = out->len;
-    for (size_t at = 0; at < len && out->len <= most;) {
+    for (size_t at = 0; at < len && out->len <= max_bytes;) {
         uint32_t c;
         size_t n = 0;
         const char *piece = text + at;
@@ -193,44 +194,49 @@ static void append_sentencepiece(const step *s, const char *text, size_t len, si
                 nmlp_str_putc(out, piece[i]);
         }
     }
+    if (out->len > max_bytes) return; /* cut short: it must stay too long */
     while (spec->remove_extra_space && !out->failed && out->len >= text_begin + space_len &&
            memcmp(out->data + out->len - space_len, space, space_len) == 0)
         out->len -= space_len;
 }
 
-/* More than `most` bytes need not be the whole result. */
-static nmlp_status run_step(const step *s, const char *text, size_t len, size_t most, nmlp_str *out, nmlp_err *err) {
+/* Stops soon behind max_bytes, which the caller then refuses. */
+static nmlp_status run_step(const step *s, const char *text, size_t len, size_t max_bytes, nmlp_str *out,
+                            nmlp_err *err) {
     switch (s->spec.kind) {
     case NMLP_NORMALIZER_FORM: return nmlp_unicode_append_form(out, s->spec.form, text, len, err);
     case NMLP_NORMALIZER_LOWERCASE: nmlp_unicode_append_lowercase(out, text, len); break;
     case NMLP_NORMALIZER_STRIP: append_stripped(s, text, len, out); break;
     case NMLP_NORMALIZER_REPLACE:
-        if (s->regex) return append_regex_replaced(s, text, len, most, out, err);
-        append_replaced(s, text, len, most, out);
+        if (s->regex) return append_regex_replaced(s, text, len, max_bytes, out, err);
+        append_replaced(s, text, len, max_bytes, out);
         break;
     case NMLP_NORMALIZER_PREPEND:
         if (len) nmlp_str_puts(out, s->content);
         nmlp_str_append(out, text, len);
         break;
-    case NMLP_NORMALIZER_PRECOMPILED: append_precompiled(s, text, len, most, out); break;
-    case NMLP_NORMALIZER_SENTENCEPIECE: append_sentencepiece(s, text, len, most, out); break;
+    case NMLP_NORMALIZER_PRECOMPILED: append_precompiled(s, text, len, max_bytes, out); break;
+    case NMLP_NORMALIZER_SENTENCEPIECE: append_sentencepiece(s, text, len, max_bytes, out); break;
     }
     return nmlp_str_status(out, err);
 }
 
-static nmlp_status refuse_growth(size_t given, size_t most, nmlp_err *err) {
-    if (most == RESULT_MAX_BYTES)
-        return nmlp_fail(err, NMLP_E_LIMIT, "text of %zu bytes has more than %zu when normalised", given, most);
+static nmlp_status refuse_growth(size_t text_bytes, size_t max_bytes, nmlp_err *err) {
+    if (max_bytes == RESULT_MAX_BYTES)
+        return nmlp_fail(err, NMLP_E_LIMIT, "text of %zu bytes has more than %zu when normalised", text_bytes,
+                         max_bytes);
     return nmlp_fail(err, NMLP_E_LIMIT,
-                     "the tokenizer's normalizer makes more than %zu bytes of %zu: is its file damaged?", most, given);
+                     "the tokenizer's normalizer makes more than %zu bytes of %zu: is its file damaged?", max_bytes,
+                     text_bytes);
 }
 
 nmlp_status nmlp_normalizer_run(const nmlp_normalizer *normalizer, const char *text, size_t len, nmlp_str *out,
                                 nmlp_err *err) {
     nmlp_str other;
     nmlp_status st = NMLP_OK;
-    const size_t given = len;
-    const size_t most = len < RESULT_MAX_BYTES / GROWTH_MAX ? GROWTH_FREE_BYTES + GROWTH_MAX * len : RESULT_MAX_BYTES;
+    const size_t text_bytes = len;
+    const size_t max_bytes =
+        len < RESULT_MAX_BYTES / GROWTH_MAX ? GROWTH_FREE_BYTES + GROWTH_MAX * len : RESULT_MAX_BYTES;
     nmlp_str_init(&other);
     nmlp_str_clear(out);
     if (!normalizer->n_steps) nmlp_str_append(out, text, len);
@@ -243,8 +249,8 @@ nmlp_status nmlp_normalizer_run(const nmlp_normalizer *normalizer, const char *t
             text = nmlp_str_text(&other);
             len = other.len;
         }
-        st = run_step(&normalizer->steps[i], text, len, most, out, err);
-        if (st == NMLP_OK && out->len > most) st = refuse_growth(given, most, err);
+        st = run_step(&normalizer->steps[i], text, len, max_bytes, out, err);
+        if (st == NMLP_OK && out->len > max_bytes) st = refuse_growth(text_bytes, max_bytes, err);
     }
     if (st == NMLP_OK) st = nmlp_str_status(out, err);
     nmlp_str_fini(&other);

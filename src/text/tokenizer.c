@@ -66,7 +66,7 @@ static nmlp_status fill(nmlp_tokenizer *t, const source *from, nmlp_err *err) {
         NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_sentencepiece(t, from->data, from->len, from->origin, err));
     if (from->dir) NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_folder(t, from->dir, err));
     if (from->dir) NMLP_RETURN_IF_FAILED(load_chat_template(t, from->dir, err));
-    return nmlp_tokenizer_decode_entries(t, err);
+    return nmlp_tokenizer_decode_entries(t, from->doc ? from->doc->origin : from->origin, err);
 }
 
 static nmlp_status build(nmlp_tokenizer **out, const source *from, nmlp_err *err) {

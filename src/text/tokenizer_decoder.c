@@ -111,14 +111,10 @@ static nmlp_status append_decoded(nmlp_tokenizer *t, const nmlp_token *token, nm
         len -= (size_t)n;
     }
     nmlp_str_append(&t->decoded, text, len);
-    if (t->decoded.len > DECODED_MAX_BYTES)
-        return nmlp_fail(err, NMLP_E_LIMIT,
-                         "the decoder makes more than %d bytes of the vocabulary: is its file damaged?",
-                         DECODED_MAX_BYTES);
     return nmlp_str_status(&t->decoded, err);
 }
 
-nmlp_status nmlp_tokenizer_decode_entries(nmlp_tokenizer *t, nmlp_err *err) {
+nmlp_status nmlp_tokenizer_decode_entries(nmlp_tokenizer *t, const char *origin, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_str scratch;
     if (t->model == NMLP_TOKENIZER_BYTE_BPE) return NMLP_OK;
@@ -128,6 +124,9 @@ nmlp_status nmlp_tokenizer_decode_entries(nmlp_tokenizer *t, nmlp_err *err) {
     for (int64_t id = 0; id < t->n_ids && st == NMLP_OK; id++) {
         begins[id] = t->decoded.len;
         if (t->tokens[id].flags) st = append_decoded(t, &t->tokens[id], &scratch, err); /* ids may have gaps */
+        if (st == NMLP_OK && t->decoded.len > DECODED_MAX_BYTES)
+            st = nmlp_fail(err, NMLP_E_LIMIT, "%s: the decoder makes more than %d bytes of the vocabulary", origin,
+                           DECODED_MAX_BYTES);
     }
     begins[t->n_ids] = t->decoded.len;
     for (int64_t id = 0; id < t->n_ids && st == NMLP_OK; id++) {

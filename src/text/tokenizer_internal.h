@@ -105,7 +105,7 @@ bool nmlp_base64_append(nmlp_str *out, const char *text, size_t len);
 /* tokenizer_decoder.c */
 nmlp_status nmlp_tokenizer_read_decoder(nmlp_tokenizer *t, const nmlp_json_doc *doc, nmlp_err *err);
 /* Works out the text of every token once all are known. */
-nmlp_status nmlp_tokenizer_decode_entries(nmlp_tokenizer *t, nmlp_err *err);
+nmlp_status nmlp_tokenizer_decode_entries(nmlp_tokenizer *t, const char *origin, nmlp_err *err);
 
 /* sentencepiece.c, tiktoken.c: other files than tokenizer.json. */
 nmlp_status nmlp_tokenizer_read_sentencepiece(nmlp_tokenizer *t, const char *data, size_t len, const char *origin,

@@ -76,7 +76,10 @@ same a s "damaged work files changed the result"
 # Only one run at a time; the lock of a process that ended holds nobody up.
 flock -o "$work/W.partial/.neuronmlp-work" sleep 30 &
 holder=$!
-while flock -n "$work/W.partial/.neuronmlp-work" true; do sleep 0.01; done # until that one has it
+while flock -n "$work/W.partial/.neuronmlp-work" true; do # until that one has it
+    kill -0 "$holder" || fail "the holder of the lock ended"
+    sleep 0.01
+done
 refused 1 "another run is using it" compress "$tiny" -o "$work/s" $options --calib "$work/A" --work "$work/W" --resume
 kill "$holder"
 wait "$holder" 2>/dev/null || true

@@ -252,11 +252,10 @@ static void equal_scores_are_cut_as_the_other_library_does(void **state) {
 /* A pattern of the decoder that matches nothing adds its text to tokens, not to ids that no token has. */
 static void holes_decode_to_nothing(void **state) {
     static const char json[] =
-        "{\"added_tokens\":[{\"id\":5,\"content\":\"[S]\",\"special\":true}],\"normalizer\":null,\"pre_tokenizer\":"
-        "null,"
-        "\"post_processor\":null,\"decoder\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"^\"},\"content\":\"x\"},"
-        "\"model\":"
-        "{\"type\":\"Unigram\",\"unk_id\":0,\"byte_fallback\":false,\"vocab\":[[\"<unk>\",0],[\"a\",-2]]}}";
+        "{\"added_tokens\":[{\"id\":5,\"content\":\"[S]\",\"special\":true}],"
+        "\"normalizer\":null,\"pre_tokenizer\":null,\"post_processor\":null,"
+        "\"decoder\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"^\"},\"content\":\"x\"},"
+        "\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"byte_fallback\":false,\"vocab\":[[\"<unk>\",0],[\"a\",-2]]}}";
     static const int32_t ids[] = {1, 3, 1};
     nmlp_tokenizer *t;
     nmlp_err err;
@@ -302,7 +301,7 @@ static void growth_is_bounded(void **state) {
     for (int i = 1; i < ENTRIES; i++) nmlp_str_printf(&json, ",[\"t%d\",-1]", i);
     nmlp_str_puts(&json, "]}}");
     nmlp_assert_fails(nmlp_tokenizer_parse(&t, nmlp_str_text(&json), json.len, "test", &err), &err, NMLP_E_LIMIT,
-                      "decoder makes more than 268435456 bytes", NULL);
+                      "test: the decoder makes more than 268435456 bytes", NULL);
     nmlp_str_fini(&json);
     nmlp_ids_fini(&ids);
 }
