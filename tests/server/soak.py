@@ -2,14 +2,16 @@
 
 Usage: soak.py COMMAND ROOT WORKDIR SECONDS [CLIENTS [REQUESTS]]. REQUESTS are spread over the time, which lasts longer where the
 machine is too slow for them. Prints one JSON object; exits 1 where an answer was wrong, the server failed or its memory grew by more
-than 2 % after the first quarter and the first thousand requests (on a slow machine the load lasts
-until there are three thousand). What was seen so far goes to standard error every minute."""
+than 2 % after the first quarter and the first thousand requests (on a slow machine the load lasts until there are three thousand). What
+is compared are medians of the first and the last third of the time: what is resident goes up and down by 2 % with the requests that are
+under way. What was seen so far goes to standard error every minute."""
 import atexit
 import http.client
 import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -176,9 +178,11 @@ while any(thread.is_alive() for thread in threads):
         print(json.dumps({**counts, "seconds": round(said), "rss": memory[-1][1]}), file=sys.stderr, flush=True)
     time.sleep(0.1)
 later = [b for t, b, n in memory if t > seconds / 4 and n >= WARM]
+third = max(len(later) // 3, 1)
+warm, end = statistics.median(later[:third]), statistics.median(later[-third:])
 health.sort()
-result = {**counts, "seconds": round(time.time() - begin, 1), "rss_warm": later[0], "rss_end": later[-1], "rss_max": max(later),
-          "growth": round(later[-1] / later[0] - 1, 4), "health_ms_p50": round(health[len(health) // 2], 2),
+result = {**counts, "seconds": round(time.time() - begin, 1), "rss_warm": round(warm), "rss_end": round(end), "rss_max": max(later),
+          "growth": round(end / warm - 1, 4), "health_ms_p50": round(health[len(health) // 2], 2),
           "health_ms_p99": round(health[int(0.99 * len(health))], 2), "problems": problems[:5]}
 server.send_signal(signal.SIGTERM)
 ended = server.wait(60)
