@@ -1,67 +1,65 @@
 /* Bias, norm and rotation of heads. A head of one row lies in the registers of a warp: lane l holds the pairs of
- * columns (d, d + D/2) that are rotated together, for d = l, l + 32 and so on. */
+ * columns (d, d + D/2) that are rotated together, for d = l, l + 32 and so on: N of them, for heads of up to 64 N
+ * columns; those past the head are zero. Roundings are spelled out, so every kernel that has this gives the same bits.
+ */
 #ifndef NMLP_CUDA_ROPE_CUH
 #define NMLP_CUDA_ROPE_CUH
 
 #include <cuda_bf16.h>
 
-enum { ROPE_PAIRS = 4 }; /* of a lane: heads of up to 256 columns */
-
-struct head_pairs {
-    float x[ROPE_PAIRS];
-    float y[ROPE_PAIRS];
+/* Of a row's angles: cos in x, sin in y. */
+template <int N> struct head_pairs {
+    float x[N];
+    float y[N];
 };
 
-/* What a warp knows of a row: cos in x, sin in y, at the row's position. */
-typedef head_pairs row_angles;
-
-__device__ __forceinline__ void load_pairs(head_pairs &p, const float *in, int half) {
+template <int N> __device__ __forceinline__ void load_pairs(head_pairs<N> &p, const float *in, int half) {
 #pragma unroll
-    for (int i = 0; i < ROPE_PAIRS; i++) {
+    for (int i = 0; i < N; i++) {
         const int d = (int)(threadIdx.x & 31) + i * 32;
         p.x[i] = d < half ? in[d] : 0.0f;
         p.y[i] = d < half ? in[d + half] : 0.0f;
     }
 }
 
-__device__ __forceinline__ void add_pairs(head_pairs &p, const float *bias, int half) {
+template <int N> __device__ __forceinline__ void add_pairs(head_pairs<N> &p, const head_pairs<N> &bias) {
 #pragma unroll
-    for (int i = 0; i < ROPE_PAIRS; i++) {
-        const int d = (int)(threadIdx.x & 31) + i * 32;
-        if (d >= half) continue;
-        p.x[i] += bias[d];
-        p.y[i] += bias[d + half];
+    for (int i = 0; i < N; i++) {
+        p.x[i] += bias.x[i];
+        p.y[i] += bias.y[i];
     }
 }
 
 /* p = p / rms(p) * weight. All lanes of the warp. */
-__device__ __forceinline__ void norm_pairs(head_pairs &p, const float *weight, float eps, int half) {
+template <int N>
+__device__ __forceinline__ void norm_pairs(head_pairs<N> &p, const head_pairs<N> &weight, float eps, int half) {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < ROPE_PAIRS; i++) sum += p.x[i] * p.x[i] + p.y[i] * p.y[i];
+    for (int i = 0; i < N; i++) sum += __fmaf_rn(p.x[i], p.x[i], __fmul_rn(p.y[i], p.y[i]));
+#pragma unroll
     for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, d);
     const float scale = rsqrtf(sum / (float)(2 * half) + eps);
 #pragma unroll
-    for (int i = 0; i < ROPE_PAIRS; i++) {
-        const int d = (int)(threadIdx.x & 31) + i * 32;
-        if (d >= half) continue;
-        p.x[i] *= scale * weight[d];
-        p.y[i] *= scale * weight[d + half];
+    for (int i = 0; i < N; i++) {
+        p.x[i] *= scale * weight.x[i];
+        p.y[i] *= scale * weight.y[i];
     }
 }
 
-__device__ __forceinline__ void rotate_pairs(head_pairs &p, const row_angles &a, float after) {
+template <int N>
+__device__ __forceinline__ void rotate_pairs(head_pairs<N> &p, const head_pairs<N> &angles, float after) {
 #pragma unroll
-    for (int i = 0; i < ROPE_PAIRS; i++) {
+    for (int i = 0; i < N; i++) {
         const float x = p.x[i];
-        p.x[i] = (x * a.x[i] - p.y[i] * a.y[i]) * after;
-        p.y[i] = (p.y[i] * a.x[i] + x * a.y[i]) * after;
+        const float y = p.y[i];
+        p.x[i] = __fmul_rn(__fmaf_rn(x, angles.x[i], -__fmul_rn(y, angles.y[i])), after);
+        p.y[i] = __fmul_rn(__fmaf_rn(y, angles.x[i], __fmul_rn(x, angles.y[i])), after);
     }
 }
 
-__device__ __forceinline__ void store_pairs(__nv_bfloat16 *to, const head_pairs &p, int half) {
+template <int N> __device__ __forceinline__ void store_pairs(__nv_bfloat16 *to, const head_pairs<N> &p, int half) {
 #pragma unroll
-    for (int i = 0; i < ROPE_PAIRS; i++) {
+    for (int i = 0; i < N; i++) {
         const int d = (int)(threadIdx.x & 31) + i * 32;
         if (d >= half) continue;
         to[d] = __float2bfloat16(p.x[i]);

@@ -73,8 +73,11 @@ typedef struct nmlp_cuda_paged_attention {
     const nmlp_cuda_query_tile *tiles;
     const void *next; /* what the launch after decode attention reads first, for L2 */
     int64_t next_bytes;
-    int32_t asks_early; /* decode attention has L2 ask for its keys before the launch before it has ended */
-    float *partial;     /* f32 [rows, n_heads, chunks, D + 2] of decode rows: result, largest score, sum */
+    int32_t asks_early; /* decode attention has L2 bring keys that it reads late */
+    /* Decode rows, their tables, and the keys and values that decode attention reads from pages were complete when the
+     * launch before began: it reads them before that launch has ended. */
+    int32_t keys_settled;
+    float *partial; /* f32 [rows, n_heads, chunks, D + 2] of decode rows: result, largest score, sum */
     uint32_t *
         arrived; /* [rows, n_kv_heads * head groups] blocks that have stored their partial result; zero between steps */
     float eps;
@@ -90,13 +93,16 @@ typedef struct nmlp_cuda_paged_attention {
     int32_t n_kv_heads;
     int32_t head_dim;
     int32_t table_pages;
+    int32_t n_multiprocessors; /* decides how many heads a block of decode attention takes, which changes no bit */
 } nmlp_cuda_paged_attention;
 
 /* Bias, q/k norm and rotation; q goes to `q`, keys and values to the sequences' pages. With `appends`, not of decode
  * rows. */
 int nmlp_cuda_batch_rope_append(const nmlp_cuda_paged_attention *a, void *stream);
-/* Attention of the decode rows: a block per (row, kv head, chunk of keys). How keys are cut depends on their number
- * alone, so a row's result does not depend on the other rows. */
+/* Once, before decode attention is first launched. */
+int nmlp_cuda_batch_decode_attention_prepare(void);
+/* Attention of the decode rows: a block per (row, heads of a kv head, chunk of keys). How keys are cut depends on their
+ * number alone, so a row's result does not depend on the other rows. */
 int nmlp_cuda_batch_decode_attention(const nmlp_cuda_paged_attention *a, void *stream);
 /* Causal attention of the tiles' rows; head sizes 16, 32, 64 and 128 (rows of others run as decode rows). */
 int nmlp_cuda_batch_has_prompt_kernel(int32_t head_dim);

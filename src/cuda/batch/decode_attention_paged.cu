@@ -1,366 +1,331 @@
 /* Decode attention over paged caches: one query row per sequence (flash decoding).
  *
- * A block takes (row, up to four heads of a kv head, chunk of keys). Within a warp, `LANES` lanes hold 8 columns each
- * of one key, so a warp loads 32 / LANES keys with one 16-byte load per lane; several such loads are in flight before
- * the first is used. Where rows are of different sequences the block first rotates its own heads and appends the new
- * key and value, while the first keys are on their way. Every lane group keeps a running softmax (largest score, sum,
- * weighted values); groups are merged by shuffles, warps through shared memory, chunks of keys through L2: the block
- * that arrives last merges them, in the order of the chunks. */
+ * A block takes (row, some heads of a kv head, chunk of keys). Within a warp, `LANES` lanes hold 8 columns each of one
+ * key, so one 16-byte load per lane brings a warp 32 / LANES keys. The first rounds of keys and values are requested
+ * before the kernel before has ended: a step's rows and the keys before them were there when the step began. Where rows
+ * are of different sequences the block then rotates its own heads and appends the new key and value. Every lane group
+ * keeps a running softmax (largest score, sum, weighted values); groups are merged by shuffles, warps through shared
+ * memory, chunks of keys through L2: the block that arrives last merges them, in the order of the chunks. */
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include "cuda/batch/batch_kernels.h"
-#include "cuda/batch/paged.cuh"
+#include "cuda/batch/decode_attention_keys.cuh"
+#include "cuda/batch/decode_attention_softmax.cuh"
 #include "cuda/cooperative_launch.cuh"
-#include "cuda/l2_prefetch.cuh"
 #include "cuda/rope.cuh"
 
 namespace {
 
-enum { ATTENTION_WARPS = 8, HEADS = 4, UNROLL = 2, COLS = 8, HEAD_DIM_MAX = 128, BLOCKS_PER_SM = 2 };
+/* ---- the row's own heads ---- */
 
-struct softmax_state {
-    float top[HEADS];
-    float sum[HEADS];
-    float out[HEADS][COLS];
+/* Rotated, in bf16. */
+template <int HEADS, int DIM> struct fresh_heads {
+    __nv_bfloat16 q[HEADS][DIM];
+    __nv_bfloat16 k[DIM];
+    __nv_bfloat16 v[DIM];
 };
 
-__device__ __forceinline__ void unpack(float (&v)[COLS], const uint4 &bits) {
-    const uint32_t w[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        v[2 * i] = __uint_as_float(w[i] << 16);
-        v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
-    }
-}
-
-/* exp(a - b) where a may be -infinity, and b too. */
-__device__ __forceinline__ float weight_of(float a, float b) { return a == -INFINITY ? 0.0f : __expf(a - b); }
-
-/* What another group or warp has is added to `s`. */
-__device__ __forceinline__ void merge_group(softmax_state &s, int distance) {
-#pragma unroll
-    for (int h = 0; h < HEADS; h++) {
-        const float other = __shfl_xor_sync(0xffffffffu, s.top[h], distance);
-        const float top = fmaxf(s.top[h], other);
-        const float mine = weight_of(s.top[h], top);
-        const float theirs = weight_of(other, top);
-        s.sum[h] = s.sum[h] * mine + __shfl_xor_sync(0xffffffffu, s.sum[h], distance) * theirs;
-#pragma unroll
-        for (int i = 0; i < COLS; i++)
-            s.out[h][i] = s.out[h][i] * mine + __shfl_xor_sync(0xffffffffu, s.out[h][i], distance) * theirs;
-        s.top[h] = top;
-    }
-}
-
-/* UNROLL keys of this lane's group; `n` of them exist. */
-template <int LANES>
-__device__ __forceinline__ void add_keys(softmax_state &s, const float (&q)[HEADS][COLS], const uint4 (&k)[UNROLL],
-                                         const uint4 (&v)[UNROLL], const bool (&live)[UNROLL]) {
-    float score[HEADS][UNROLL];
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++) {
-        float key[COLS];
-        unpack(key, k[u]);
-#pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-            float dot = 0;
-#pragma unroll
-            for (int i = 0; i < COLS; i++) dot += q[h][i] * key[i];
-#pragma unroll
-            for (int d = LANES / 2; d; d >>= 1) dot += __shfl_xor_sync(0xffffffffu, dot, d);
-            score[h][u] = live[u] ? dot : -INFINITY;
-        }
-    }
-#pragma unroll
-    for (int h = 0; h < HEADS; h++) {
-        float top = s.top[h];
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++) top = fmaxf(top, score[h][u]);
-        const float before = weight_of(s.top[h], top);
-        s.sum[h] *= before;
-#pragma unroll
-        for (int i = 0; i < COLS; i++) s.out[h][i] *= before;
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            score[h][u] = weight_of(score[h][u], top);
-            s.sum[h] += score[h][u];
-        }
-        s.top[h] = top;
-    }
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++) {
-        float value[COLS];
-        unpack(value, v[u]);
-#pragma unroll
-        for (int h = 0; h < HEADS; h++)
-#pragma unroll
-            for (int i = 0; i < COLS; i++) s.out[h][i] += score[h][u] * value[i];
-    }
-}
-
-/* Which keys a block takes. */
-struct key_range {
-    int n_chunks; /* of the row */
-    int begin;
-    int end;
+/* The head that a warp makes, and what it needs for it that is there before the head is. */
+template <int PAIRS> struct fresh_head {
+    bool is_any;
+    bool is_q;
+    bool is_v;
+    const float *from;
+    __nv_bfloat16 *cached; /* where the key or value goes; NULL: to no page */
+    head_pairs<PAIRS> bias;
+    head_pairs<PAIRS> norm;
+    head_pairs<PAIRS> angles;
 };
 
-__device__ __forceinline__ key_range range_of(int n_keys, int chunk) {
-    const int even = (n_keys + NMLP_CUDA_ATTENTION_CHUNKS_MAX - 1) / NMLP_CUDA_ATTENTION_CHUNKS_MAX;
-    const int keys = max((int)NMLP_CUDA_ATTENTION_CHUNK,
-                         (even + NMLP_CUDA_PAGE_POSITIONS - 1) / NMLP_CUDA_PAGE_POSITIONS * NMLP_CUDA_PAGE_POSITIONS);
-    return {(n_keys + keys - 1) / keys, chunk * keys, min(n_keys, (chunk + 1) * keys)};
-}
-
-/* The row's own heads, rotated, in bf16. */
-struct fresh_heads {
-    __nv_bfloat16 q[HEADS][HEAD_DIM_MAX];
-    __nv_bfloat16 k[HEAD_DIM_MAX];
-    __nv_bfloat16 v[HEAD_DIM_MAX];
-};
-
-/* A warp per query head and, with `has_key`, one each for the key and the value, which also go to `cached` in the pages
- * where this block `stores` them. */
-__device__ __forceinline__ void make_fresh(fresh_heads &fresh, const nmlp_cuda_paged_attention &a, int row, int head,
-                                           int n_heads, int kv_head, bool has_key, int64_t cached, bool stores) {
+/* A warp per query head and, in the chunk that ends with the row's own, one each for the key and the value. */
+template <int PAIRS, int HEADS>
+__device__ __forceinline__ void prepare(fresh_head<PAIRS> &f, const nmlp_cuda_paged_attention &a,
+                                        const attention_unit &unit) {
     const int warp = threadIdx.x >> 5;
     const int half = a.head_dim / 2;
-    const bool is_q = warp < n_heads;
-    const bool is_v = warp == HEADS + 1;
-    if (!is_q && !(has_key && (warp == HEADS || is_v))) return;
-    const int from = is_q ? head + warp : a.n_heads + (is_v ? a.n_kv_heads : 0) + kv_head;
-    const float *norm = is_q ? a.q_norm : a.k_norm;
-    head_pairs p;
-    row_angles angles;
-    load_pairs(p, a.qkv + (int64_t)row * a.qkv_pitch + from * a.head_dim, half);
-    load_pairs(angles, a.rope + (int64_t)a.rows.position[row] * a.head_dim, half);
-    if (a.bias) add_pairs(p, a.bias + from * a.head_dim, half);
-    if (!is_v && norm) norm_pairs(p, norm, a.eps, half);
-    if (!is_v) rotate_pairs(p, angles, is_q ? a.scale : 1.0f);
-    store_pairs(is_q ? fresh.q[warp] : is_v ? fresh.v : fresh.k, p, half);
-    if (!is_q && stores) store_pairs(static_cast<__nv_bfloat16 *>(is_v ? a.v_pages : a.k_pages) + cached, p, half);
+    const bool has_key = unit.range.end == unit.position + 1;
+    f.is_q = warp < unit.n_heads;
+    f.is_v = warp == HEADS + 1;
+    f.is_any = a.appends && (f.is_q || (has_key && (warp == HEADS || f.is_v)));
+    f.cached = nullptr;
+    if (!f.is_any) return;
+    const int head = f.is_q ? unit.head + warp : a.n_heads + (f.is_v ? a.n_kv_heads : 0) + unit.kv_head;
+    const float *norm = f.is_v ? nullptr : f.is_q ? a.q_norm : a.k_norm;
+    f.from = a.qkv + (int64_t)unit.row * a.qkv_pitch + head * a.head_dim;
+    load_pairs(f.angles, a.rope + (int64_t)unit.position * a.head_dim, half);
+    if (a.bias) load_pairs(f.bias, a.bias + head * a.head_dim, half);
+    if (norm) load_pairs(f.norm, norm, half);
+    if (f.is_q || unit.in_group != 0) return;
+    const int64_t page = (int64_t)page_of(unit, unit.position) * a.n_kv_heads + unit.kv_head;
+    f.cached = static_cast<__nv_bfloat16 *>(f.is_v ? a.v_pages : a.k_pages) +
+               (page * PAGE + unit.position % PAGE) * a.head_dim;
 }
 
-/* All chunks of one head's column are there: adds them in order. */
-__device__ __forceinline__ float merge_chunks(const float *partial, int n_chunks, int dim, int d) {
-    float top = -INFINITY;
-    float sum = 0;
-    float v = 0;
-    for (int c = 0; c < n_chunks; c++) top = fmaxf(top, __ldcg(partial + c * (dim + 2) + dim));
-    for (int c = 0; c < n_chunks; c++) {
-        const float *from = partial + c * (dim + 2);
-        const float w = weight_of(__ldcg(from + dim), top);
-        v += __ldcg(from + d) * w;
-        sum += __ldcg(from + dim + 1) * w;
+template <int PAIRS>
+__device__ __forceinline__ void make(const fresh_head<PAIRS> &f, const nmlp_cuda_paged_attention &a,
+                                     __nv_bfloat16 *to) {
+    const int half = a.head_dim / 2;
+    head_pairs<PAIRS> p;
+    if (!f.is_any) return;
+    load_pairs(p, f.from, half);
+    if (a.bias) add_pairs(p, f.bias);
+    if (!f.is_v) {
+        if (f.is_q ? a.q_norm : a.k_norm) norm_pairs(p, f.norm, a.eps, half);
+        rotate_pairs(p, f.angles, f.is_q ? a.scale : 1.0f);
     }
-    return v / sum;
+    store_pairs(to, p, half);
+    if (f.cached) store_pairs(f.cached, p, half);
 }
 
-/* What a block takes of a step: a row, up to HEADS query heads of a kv head, a chunk of keys. */
-struct attention_unit {
-    int row;
-    int group; /* kv head and group of its query heads */
-    int chunk;
+/* ---- attention ---- */
+
+/* What a warp, or a chunk, has of a head: columns, largest score, sum. */
+template <int DIM> struct __align__(16) head_sums {
+    float out[DIM];
+    float top;
+    float sum;
+    float2 unused;
 };
 
-struct attention_shared {
-    float merged[ATTENTION_WARPS][HEADS][HEAD_DIM_MAX + 2];
-    __align__(16) fresh_heads fresh;
+template <int LANES, int HEADS> struct attention_shared {
+    head_sums<shape<LANES, HEADS>::DIM> merged[WARPS][HEADS];
+    __align__(16) fresh_heads<HEADS, shape<LANES, HEADS>::DIM> fresh;
     bool last;
 };
 
-__device__ __forceinline__ void put_pair(__nv_bfloat16 *to, float a, float b) {
-    *reinterpret_cast<__nv_bfloat162 *>(to) = __floats2bfloat162_rn(a, b);
+template <int LANES, int HEADS>
+__device__ __forceinline__ void load_queries(float (&q)[HEADS][COLS], const nmlp_cuda_paged_attention &a,
+                                             const attention_shared<LANES, HEADS> &mem, const attention_unit &unit,
+                                             const key_ring<LANES, HEADS> &ring) {
+    uint4 bits[HEADS] = {};
+    if (a.appends) { /* its head sizes have no columns to spare */
+#pragma unroll
+        for (int h = 0; h < HEADS; h++)
+            if (h < unit.n_heads) bits[h] = *reinterpret_cast<const uint4 *>(&mem.fresh.q[h][ring.col]);
+    } else if (ring.has_cols()) {
+        const __nv_bfloat16 *made = static_cast<const __nv_bfloat16 *>(a.q) +
+                                    ((int64_t)unit.row * a.n_heads + unit.head) * a.head_dim + ring.col;
+#pragma unroll
+        for (int h = 0; h < HEADS; h++)
+            if (h < unit.n_heads) bits[h] = *reinterpret_cast<const uint4 *>(made + h * a.head_dim);
+    }
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) unpack(q[h], bits[h]);
 }
 
-/* A unit of a row that exists. */
-template <int LANES>
-__device__ __forceinline__ void attend(const nmlp_cuda_paged_attention &a, attention_shared &mem,
-                                       const attention_unit &unit) {
-    const int KEYS = 32 / LANES; /* of one load of a warp */
-    const int row = unit.row;
-    const int sequence = a.rows.sequence[row];
-    const int dim = a.head_dim;
-    const int per_kv = a.n_heads / a.n_kv_heads;
-    const int groups = (per_kv + HEADS - 1) / HEADS;
-    const int kv_head = unit.group / groups;
-    const int in_group = unit.group % groups * HEADS;
-    const int head = kv_head * per_kv + in_group;
-    const int n_heads = min((int)HEADS, per_kv - in_group);
-    const int position = a.rows.position[row];
-    const key_range range = range_of(position + 1, unit.chunk);
-    if (unit.chunk >= range.n_chunks) return;
-    const int warp = threadIdx.x >> 5;
+/* All rounds of the warp. */
+template <int LANES, int HEADS>
+__device__ __forceinline__ void add_keys(softmax_state<HEADS> &s, const float (&q)[HEADS][COLS],
+                                         const nmlp_cuda_paged_attention &a, const attention_shared<LANES, HEADS> &mem,
+                                         const attention_unit &unit, key_ring<LANES, HEADS> &ring) {
+    typedef shape<LANES, HEADS> S;
+    int stage = 0;
+#pragma unroll 1
+    for (int base = ring.first; base < unit.range.end; base += S::ROUND) {
+        float score[HEADS][UNROLL];
+        uint4 k[UNROLL];
+        uint4 v[UNROLL];
+        bool live[UNROLL];
+        await_round<S::STAGES - 1>();
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            const int key = base + u * S::GROUPS + ring.group;
+            const bool own = a.appends && key == unit.position;
+            live[u] = key < unit.range.end;
+            k[u] = *(own ? reinterpret_cast<const uint4 *>(&mem.fresh.k[ring.col]) : ring.slot(stage, 2 * u));
+            v[u] = *(own ? reinterpret_cast<const uint4 *>(&mem.fresh.v[ring.col]) : ring.slot(stage, 2 * u + 1));
+        }
+        score_keys<LANES>(score, q, k, live);
+        add_values(s, score, v);
+        ring.refill(unit, stage, base);
+        stage = stage + 1 == S::STAGES ? 0 : stage + 1;
+    }
+}
+
+/* What the warp's groups have, in its part of `merged`. */
+template <int LANES, int HEADS>
+__device__ __forceinline__ void put_sums(softmax_state<HEADS> &s, attention_shared<LANES, HEADS> &mem) {
     const int lane = threadIdx.x & 31;
-    const int group = lane / LANES;
-    const int col = lane % LANES * COLS;
-    const bool has_cols = col < dim;
-    const int32_t *table = a.tables + (int64_t)sequence * a.table_pages;
-    const __nv_bfloat16 *keys = static_cast<const __nv_bfloat16 *>(a.k_pages) + col;
-    const __nv_bfloat16 *values = static_cast<const __nv_bfloat16 *>(a.v_pages) + col;
-    const int64_t own = page_row(table, position, kv_head, a.n_kv_heads) * dim;
-    float q[HEADS][COLS];
-    softmax_state s;
-    uint4 k[UNROLL];
-    uint4 v[UNROLL];
-    bool live[UNROLL];
-    const auto load_keys = [&](int base) {
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            const int key = base + u * KEYS + group;
-            live[u] = key < range.end;
-            k[u] = v[u] = make_uint4(0, 0, 0, 0);
-            if (live[u] && has_cols && !(a.appends && key == position)) {
-                const int64_t at = page_row(table, key, kv_head, a.n_kv_heads) * dim;
-                k[u] = *reinterpret_cast<const uint4 *>(keys + at);
-                v[u] = *reinterpret_cast<const uint4 *>(values + at);
-            }
-        }
-    };
-    int base = range.begin + warp * KEYS * UNROLL;
-    load_keys(base); /* in flight while the row's own heads are rotated */
-    if (a.appends) {
-        make_fresh(mem.fresh, a, row, head, n_heads, kv_head, range.end == position + 1, own, in_group == 0);
-        __syncthreads();
-    }
-#pragma unroll
-    for (int h = 0; h < HEADS; h++) {
-        uint4 bits = make_uint4(0, 0, 0, 0);
-        if (h < n_heads && has_cols)
-            bits = a.appends ? *reinterpret_cast<const uint4 *>(&mem.fresh.q[h][col])
-                             : *reinterpret_cast<const uint4 *>(static_cast<const __nv_bfloat16 *>(a.q) +
-                                                                ((int64_t)row * a.n_heads + head + h) * dim + col);
-        unpack(q[h], bits);
-        s.top[h] = -INFINITY;
-        s.sum[h] = 0;
-#pragma unroll
-        for (int i = 0; i < COLS; i++) s.out[h][i] = 0;
-    }
-    while (base < range.end) {
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            if (a.appends && base + u * KEYS + group == position) {
-                k[u] = *reinterpret_cast<const uint4 *>(&mem.fresh.k[col]);
-                v[u] = *reinterpret_cast<const uint4 *>(&mem.fresh.v[col]);
-            }
-        }
-        add_keys<LANES>(s, q, k, v, live);
-        base += ATTENTION_WARPS * KEYS * UNROLL;
-        load_keys(base);
-    }
 #pragma unroll
     for (int d = LANES; d < 32; d *= 2) merge_group(s, d);
-    if (group == 0) {
+    if (lane >= LANES) return;
 #pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-#pragma unroll
-            for (int i = 0; i < COLS; i++)
-                if (has_cols) mem.merged[warp][h][col + i] = s.out[h][i];
-            if (lane == 0) {
-                mem.merged[warp][h][dim] = s.top[h];
-                mem.merged[warp][h][dim + 1] = s.sum[h];
-            }
+    for (int h = 0; h < HEADS; h++) {
+        head_sums<shape<LANES, HEADS>::DIM> &to = mem.merged[threadIdx.x >> 5][h];
+        float4 *out = reinterpret_cast<float4 *>(to.out + lane * COLS);
+        out[0] = make_float4(s.out[h][0], s.out[h][1], s.out[h][2], s.out[h][3]);
+        out[1] = make_float4(s.out[h][4], s.out[h][5], s.out[h][6], s.out[h][7]);
+        if (lane == 0) {
+            to.top = s.top[h];
+            to.sum = s.sum[h];
         }
     }
-    __syncthreads();
-    __nv_bfloat16 *out = static_cast<__nv_bfloat16 *>(a.out) + (int64_t)row * a.out_pitch + head * dim;
-    float *partial = a.partial + ((int64_t)row * a.n_heads + head) * NMLP_CUDA_ATTENTION_CHUNKS_MAX * (dim + 2);
-    const int64_t head_floats = (int64_t)NMLP_CUDA_ATTENTION_CHUNKS_MAX * (dim + 2);
-    for (int i = threadIdx.x * 2; i < n_heads * dim; i += ATTENTION_WARPS * 32 * 2) {
-        const int h = i / dim;
-        const int d = i - h * dim;
-        float top = -INFINITY;
-        float sum = 0;
-        float2 v = make_float2(0, 0);
+}
+
+/* Two neighbouring columns of a head. */
+struct pair_sums {
+    float2 out;
+    float top;
+    float sum;
+};
+
+template <int LANES, int HEADS>
+__device__ __forceinline__ pair_sums merge_warps(const attention_shared<LANES, HEADS> &mem, int h, int d) {
+    pair_sums p = {make_float2(0, 0), -INFINITY, 0};
 #pragma unroll
-        for (int w = 0; w < ATTENTION_WARPS; w++) top = fmaxf(top, mem.merged[w][h][dim]);
+    for (int w = 0; w < WARPS; w++) p.top = fmaxf(p.top, mem.merged[w][h].top);
 #pragma unroll
-        for (int w = 0; w < ATTENTION_WARPS; w++) {
-            const float weight = weight_of(mem.merged[w][h][dim], top);
-            v.x += mem.merged[w][h][d] * weight;
-            v.y += mem.merged[w][h][d + 1] * weight;
-            sum += mem.merged[w][h][dim + 1] * weight;
-        }
-        if (range.n_chunks == 1) {
-            put_pair(out + i, v.x / sum, v.y / sum);
-            continue;
-        }
-        float *to = partial + h * head_floats + unit.chunk * (dim + 2);
-        to[d] = v.x;
-        to[d + 1] = v.y;
-        if (d == 0) {
-            to[dim] = top;
-            to[dim + 1] = sum;
-        }
+    for (int w = 0; w < WARPS; w++) {
+        const float2 out = *reinterpret_cast<const float2 *>(mem.merged[w][h].out + d);
+        const float weight = weight_of(mem.merged[w][h].top, zero_of(p.top));
+        p.out.x = __fmaf_rn(out.x, weight, p.out.x);
+        p.out.y = __fmaf_rn(out.y, weight, p.out.y);
+        p.sum = __fmaf_rn(mem.merged[w][h].sum, weight, p.sum);
     }
-    if (range.n_chunks == 1) return;
-    uint32_t *arrived = a.arrived + (int64_t)row * a.n_kv_heads * groups + unit.group;
+    return p;
+}
+
+/* All chunks of these columns are there: adds them in order. */
+__device__ __forceinline__ pair_sums merge_chunks(const float *partial, int n_chunks, int dim, int d) {
+    pair_sums p = {make_float2(0, 0), -INFINITY, 0};
+    for (int c = 0; c < n_chunks; c++) p.top = fmaxf(p.top, __ldcg(partial + c * (dim + 2) + dim));
+    for (int c = 0; c < n_chunks; c++) {
+        const float *from = partial + c * (dim + 2);
+        const float2 out = __ldcg(reinterpret_cast<const float2 *>(from + d));
+        const float2 tail = __ldcg(reinterpret_cast<const float2 *>(from + dim));
+        const float weight = weight_of(tail.x, zero_of(p.top));
+        p.out.x = __fmaf_rn(out.x, weight, p.out.x);
+        p.out.y = __fmaf_rn(out.y, weight, p.out.y);
+        p.sum = __fmaf_rn(tail.y, weight, p.sum);
+    }
+    return p;
+}
+
+__device__ __forceinline__ void put_chunk(float *to, const pair_sums &p, int dim, int d) {
+    *reinterpret_cast<float2 *>(to + d) = p.out;
+    if (d == 0) *reinterpret_cast<float2 *>(to + dim) = make_float2(p.top, p.sum);
+}
+
+__device__ __forceinline__ void put_result(__nv_bfloat16 *to, const pair_sums &p) {
+    *reinterpret_cast<__nv_bfloat162 *>(to) = __floats2bfloat162_rn(p.out.x / p.sum, p.out.y / p.sum);
+}
+
+/* Whether this block is the last of its row and heads. What it and the others stored before is then seen. */
+__device__ __forceinline__ bool arrive(const nmlp_cuda_paged_attention &a, const attention_unit &unit, bool &last) {
+    uint32_t *arrived = a.arrived + (int64_t)unit.row * unit.n_groups + unit.group;
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) mem.last = atomicAdd(arrived, 1u) == (uint32_t)range.n_chunks - 1;
-    __syncthreads();
-    if (!mem.last) return;
-    if (threadIdx.x == 0) atomicExch(arrived, 0u);
-    __threadfence();
-    for (int i = threadIdx.x * 2; i < n_heads * dim; i += ATTENTION_WARPS * 32 * 2) {
-        const float *from = partial + i / dim * head_floats;
-        put_pair(out + i, merge_chunks(from, range.n_chunks, dim, i % dim),
-                 merge_chunks(from, range.n_chunks, dim, i % dim + 1));
+    if (threadIdx.x == 0) {
+        last = atomicAdd(arrived, 1u) == (uint32_t)unit.range.n_chunks - 1;
+        if (last) atomicExch(arrived, 0u);
     }
+    __syncthreads();
+    __threadfence();
+    return last;
 }
 
-__host__ __device__ __forceinline__ int head_groups(int n_heads, int n_kv_heads) {
-    return (n_heads / n_kv_heads + HEADS - 1) / HEADS;
+/* The warps' sums become the result, or the chunk's part of it. A thread has two columns. */
+template <int LANES, int HEADS>
+__device__ __forceinline__ void finish(const nmlp_cuda_paged_attention &a, attention_shared<LANES, HEADS> &mem,
+                                       const attention_unit &unit) {
+    const int DIM = shape<LANES, HEADS>::DIM;
+    static_assert(HEADS * DIM <= THREADS * 2, "a thread has two columns");
+    const int dim = a.head_dim;
+    const int h = (int)threadIdx.x * 2 / DIM;
+    const int d = (int)threadIdx.x * 2 % DIM;
+    const bool has_columns = h < unit.n_heads && d < dim;
+    __nv_bfloat16 *out =
+        static_cast<__nv_bfloat16 *>(a.out) + (int64_t)unit.row * a.out_pitch + (unit.head + h) * dim + d;
+    pair_sums all = {};
+    if (has_columns) all = merge_warps(mem, h, d);
+    if (unit.range.n_chunks == 1) {
+        if (has_columns) put_result(out, all);
+        return;
+    }
+    float *partial =
+        a.partial + ((int64_t)unit.row * a.n_heads + unit.head + h) * NMLP_CUDA_ATTENTION_CHUNKS_MAX * (dim + 2);
+    if (has_columns) put_chunk(partial + unit.chunk * (dim + 2), all, dim, d);
+    if (!arrive(a, unit, mem.last) || !has_columns) return;
+    put_result(out, merge_chunks(partial, unit.range.n_chunks, dim, d));
 }
 
-/* Every thread asks for the part of a page of keys, or of values, that the unit reads. Which keys those are was known
- * before the kernel before; where it was not, and the answer is an old one, nothing is lost but the reading. */
-__device__ __forceinline__ void ask_for_keys(const nmlp_cuda_paged_attention &a, const attention_unit &unit) {
-    const int sequence = __ldcg(a.rows.sequence + unit.row);
-    if (!a.asks_early || sequence < 0) return;
-    const key_range range = range_of(__ldcg(a.rows.position + unit.row), unit.chunk); /* its own key is not there */
-    const int kv_head = unit.group / head_groups(a.n_heads, a.n_kv_heads);
-    const int first = (range.begin / NMLP_CUDA_PAGE_POSITIONS + (int)threadIdx.x / 2) * NMLP_CUDA_PAGE_POSITIONS;
-    if (first >= range.end) return;
-    const int page =
-        __ldcg(a.tables + (int64_t)sequence * a.table_pages + min(first / NMLP_CUDA_PAGE_POSITIONS, a.table_pages - 1));
-    const int64_t at = ((int64_t)page * a.n_kv_heads + kv_head) * NMLP_CUDA_PAGE_POSITIONS * a.head_dim;
-    const void *pages = threadIdx.x % 2 ? a.v_pages : a.k_pages;
-    prefetch_bytes(static_cast<const __nv_bfloat16 *>(pages) + at,
-                   (uint32_t)(min(NMLP_CUDA_PAGE_POSITIONS, range.end - first) * a.head_dim * 2));
-}
-
-template <int LANES>
-__global__ void __launch_bounds__(ATTENTION_WARPS * 32, BLOCKS_PER_SM)
-    decode_attention_kernel(const nmlp_cuda_paged_attention a) {
-    __shared__ attention_shared mem;
-    const attention_unit unit = {(int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z};
+template <int LANES, int HEADS>
+__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) decode_attention_kernel(const nmlp_cuda_paged_attention a) {
+    typedef shape<LANES, HEADS> S;
+    extern __shared__ __align__(16) unsigned char memory[];
+    __shared__ attention_shared<LANES, HEADS> mem;
+    key_ring<LANES, HEADS> ring;
+    fresh_head<S::PAIRS> own;
     begin_dependents();
-    ask_for_keys(a, unit);
+    if (!a.keys_settled) await_previous();
+    const attention_unit unit = take_unit<HEADS>(a);
+    if (unit.live) {
+        ring.begin(a, unit, memory);
+        prepare<S::PAIRS, HEADS>(own, a, unit);
+        ask_for_more<LANES, HEADS>(a, unit);
+    }
     if (threadIdx.x == 0)
         prefetch_share(a.next, a.next_bytes, (int)(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)),
                        (int)(gridDim.x * gridDim.y * gridDim.z));
-    await_previous();
-    if (a.rows.sequence[unit.row] < 0) return;
-    attend<LANES>(a, mem, unit);
+    if (a.keys_settled) await_previous();
+    if (!unit.live) return;
+    if (a.appends) {
+        make(own, a, own.is_q ? mem.fresh.q[threadIdx.x >> 5] : own.is_v ? mem.fresh.v : mem.fresh.k);
+        __syncthreads();
+    }
+    float q[HEADS][COLS];
+    softmax_state<HEADS> s;
+    clear(s);
+    load_queries(q, a, mem, unit, ring);
+    add_keys(s, q, a, mem, unit, ring);
+    put_sums(s, mem);
+    __syncthreads();
+    finish(a, mem, unit);
+}
+
+typedef void kernel_fn(nmlp_cuda_paged_attention);
+
+template <int HEADS> kernel_fn *kernel_of(int head_dim) {
+    if (head_dim <= 16) return decode_attention_kernel<2, HEADS>;
+    if (head_dim <= 32) return decode_attention_kernel<4, HEADS>;
+    return head_dim <= 64 ? decode_attention_kernel<8, HEADS> : decode_attention_kernel<16, HEADS>;
+}
+
+template <int HEADS> int64_t n_blocks(const nmlp_cuda_paged_attention *a) {
+    return (int64_t)a->n_decode_rows * a->n_kv_heads * head_groups(a->n_heads, a->n_kv_heads, HEADS) * a->n_chunks;
+}
+
+template <int HEADS> cudaError_t prepare_kernels() {
+    const int sizes[] = {16, 32, 64, 128};
+    for (int size : sizes) {
+        const cudaError_t e =
+            cudaFuncSetAttribute((const void *)kernel_of<HEADS>(size), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 shape<2, HEADS>::RING_BYTES);
+        if (e != cudaSuccess) return e;
+    }
+    return cudaSuccess;
+}
+
+template <int HEADS> cudaError_t launch(const nmlp_cuda_paged_attention *a, void *stream) {
+    const dim3 grid((unsigned)a->n_decode_rows,
+                    (unsigned)(a->n_kv_heads * head_groups(a->n_heads, a->n_kv_heads, HEADS)), (unsigned)a->n_chunks);
+    return launch_dependent(kernel_of<HEADS>(a->head_dim), grid, THREADS, shape<2, HEADS>::RING_BYTES, stream, *a);
 }
 
 } // namespace
 
 int64_t nmlp_cuda_batch_arrivals(int32_t rows, int32_t n_heads, int32_t n_kv_heads) {
-    return (int64_t)rows * n_kv_heads * head_groups(n_heads, n_kv_heads);
+    return (int64_t)rows * n_kv_heads * head_groups(n_heads, n_kv_heads, HEADS_FEW);
+}
+
+int nmlp_cuda_batch_decode_attention_prepare(void) {
+    const cudaError_t e = prepare_kernels<HEADS_FEW>();
+    return e == cudaSuccess ? prepare_kernels<HEADS_MANY>() : e;
 }
 
 int nmlp_cuda_batch_decode_attention(const nmlp_cuda_paged_attention *a, void *stream) {
-    const dim3 grid((unsigned)a->n_decode_rows, (unsigned)(a->n_kv_heads * head_groups(a->n_heads, a->n_kv_heads)),
-                    (unsigned)a->n_chunks);
     if (a->n_decode_rows == 0) return cudaSuccess;
-    if (a->head_dim <= 16)
-        return launch_dependent(decode_attention_kernel<2>, grid, ATTENTION_WARPS * 32, 0, stream, *a);
-    if (a->head_dim <= 32)
-        return launch_dependent(decode_attention_kernel<4>, grid, ATTENTION_WARPS * 32, 0, stream, *a);
-    if (a->head_dim <= 64)
-        return launch_dependent(decode_attention_kernel<8>, grid, ATTENTION_WARPS * 32, 0, stream, *a);
-    return launch_dependent(decode_attention_kernel<16>, grid, ATTENTION_WARPS * 32, 0, stream, *a);
+    const bool few = a->n_heads / a->n_kv_heads <= HEADS_FEW || n_blocks<HEADS_FEW>(a) <= a->n_multiprocessors;
+    return few ? launch<HEADS_FEW>(a, stream) : launch<HEADS_MANY>(a, stream);
 }

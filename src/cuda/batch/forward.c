@@ -117,6 +117,8 @@ nmlp_status nmlp_cuda_forward_create(nmlp_cuda_forward *f, const float *rope, nm
     f->choices = pinned;
     for (size_t i = 0; i < choices_bytes / sizeof *f->choices; i++) f->choices[i] = 0;
     NMLP_RETURN_IF_FAILED(
+        NMLP_CUDA_CHECK(nmlp_cuda_batch_decode_attention_prepare(), "readying decode attention", err));
+    NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(cudaStreamCreateWithFlags(&f->stream, cudaStreamNonBlocking), "making a stream", err));
     NMLP_RETURN_IF_FAILED(lay_out(f, rope, err));
     NMLP_RETURN_IF_FAILED(nmlp_cuda_arena_commit(&f->arena, "a batch of that size", err));
