@@ -27,7 +27,7 @@ __device__ float block_sum(float v) {
 }
 
 __global__ void embed_kernel(float *hidden, const __nv_bfloat16 *embedding, nmlp_cuda_step_rows rows, int pitch) {
-    wait_previous();
+    begin_dependents();
     const int row = blockIdx.x;
     const bool live = rows.sequence[row] >= 0;
     const __nv_bfloat16 *from = embedding + (int64_t)(live ? rows.ids[row] : 0) * pitch;
@@ -178,8 +178,9 @@ __global__ void choose_kernel(const nmlp_cuda_choose c) {
 
 int nmlp_cuda_batch_embed(float *hidden, const void *embedding, const nmlp_cuda_step_rows *rows, int32_t n,
                           int32_t pitch, void *stream) {
-    return launch_dependent(embed_kernel, dim3((unsigned)n), THREADS, 0, stream, hidden,
-                            (const __nv_bfloat16 *)embedding, *rows, (int)pitch);
+    embed_kernel<<<(unsigned)n, THREADS, 0, (cudaStream_t)stream>>>(hidden, (const __nv_bfloat16 *)embedding, *rows,
+                                                                    pitch);
+    return cudaGetLastError();
 }
 
 int nmlp_cuda_batch_add_norm(const nmlp_cuda_add_norm *a, void *stream) {

@@ -30,7 +30,9 @@ typedef struct nmlp_cuda_step_rows {
     int32_t *head_rows;         /* [rows] row whose logits are row i of the head's input */
 } nmlp_cuda_step_rows;
 
-/* hidden [rows, pitch] f32 = embedding rows; zero for padding. */
+/* hidden [rows, pitch] f32 = embedding rows; zero for padding. Begins when all work before it in the stream has ended,
+ * unlike the other kernels here: what the steps before left is complete for every kernel of a step, even before the
+ * kernel before that one has ended. */
 int nmlp_cuda_batch_embed(float *hidden, const void *embedding, const nmlp_cuda_step_rows *rows, int32_t n,
                           int32_t pitch, void *stream);
 

@@ -220,6 +220,9 @@ static nmlp_status run_attention(nmlp_cuda_forward *f, const nmlp_cuda_step_shap
     const nmlp_cuda_layer *layer = &f->engine->layers[l];
     const nmlp_config *c = &f->engine->model->config;
     bool asks_l2 = few_for(f, shape->n_rows) && shape->n_tiles == 0;
+    /* Then a decode row is the only one of its sequence: what it reads from pages is of earlier steps, and this step
+     * began after they had ended (nmlp_cuda_batch_embed). Otherwise the launch before appends what is read here. */
+    bool appends = nmlp_cuda_batch_has_prompt_kernel((int32_t)c->head_dim);
     const nmlp_cuda_paged_attention a = {.rows = nmlp_cuda_forward_rows(f, shape->n_rows),
                                          .qkv = f->qkv,
                                          .bias = layer->qkv_bias,
@@ -235,13 +238,14 @@ static nmlp_status run_attention(nmlp_cuda_forward *f, const nmlp_cuda_step_shap
                                          .next = layer->o.data,
                                          .next_bytes = asks_l2 ? (int64_t)nmlp_cuda_matrix_bytes(&layer->o) : 0,
                                          .asks_early = asks_l2,
+                                         .keys_settled = appends,
                                          .partial = f->partial,
                                          .arrived = f->arrived,
                                          .eps = (float)c->rms_eps,
                                          .scale = 1.0f / sqrtf((float)c->head_dim),
                                          .n_rows = shape->n_rows,
                                          .n_decode_rows = shape->n_decode_rows,
-                                         .appends = nmlp_cuda_batch_has_prompt_kernel((int32_t)c->head_dim),
+                                         .appends = appends,
                                          .n_tiles = shape->n_tiles,
                                          .n_chunks = shape->n_chunks,
                                          .qkv_pitch = nmlp_cuda_pad(layer->qkv.n),
