@@ -253,7 +253,8 @@ static nmlp_status run_attention(nmlp_cuda_forward *f, const nmlp_cuda_step_shap
                                          .n_heads = (int32_t)c->n_heads,
                                          .n_kv_heads = (int32_t)c->n_kv_heads,
                                          .head_dim = (int32_t)c->head_dim,
-                                         .table_pages = f->table_pages};
+                                         .table_pages = f->table_pages,
+                                         .n_multiprocessors = f->engine->device.n_blocks};
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_batch_rope_append(&a, f->stream), "launching the rotation", err));
     NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(nmlp_cuda_batch_decode_attention(&a, f->stream), "launching decode attention", err));
