@@ -296,12 +296,19 @@ template <int HEADS> int64_t n_blocks(const nmlp_cuda_paged_attention *a) {
     return (int64_t)a->n_decode_rows * a->n_kv_heads * head_groups(a->n_heads, a->n_kv_heads, HEADS) * a->n_chunks;
 }
 
+/* As much of L1 for shared memory as the kernels before and after have: a multiprocessor that is divided otherwise
+ * takes no block beside theirs. */
+cudaError_t prepare_kernel(kernel_fn *kernel, int shared_bytes) {
+    const void *of = (const void *)kernel;
+    const cudaError_t e = cudaFuncSetAttribute(of, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (e != cudaSuccess) return e;
+    return cudaFuncSetAttribute(of, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+}
+
 template <int HEADS> cudaError_t prepare_kernels() {
     const int sizes[] = {16, 32, 64, 128};
     for (int size : sizes) {
-        const cudaError_t e =
-            cudaFuncSetAttribute((const void *)kernel_of<HEADS>(size), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 shape<2, HEADS>::RING_BYTES);
+        const cudaError_t e = prepare_kernel(kernel_of<HEADS>(size), shape<2, HEADS>::RING_BYTES);
         if (e != cudaSuccess) return e;
     }
     return cudaSuccess;

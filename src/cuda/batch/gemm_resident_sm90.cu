@@ -102,6 +102,9 @@ int nmlp_cuda_gemm_resident_clusters(const nmlp_cuda_gemm_resident *g, size_t sh
         cudaFuncGetAttributes(&found, kernel) == cudaSuccess && found.ptxVersion >= 90 && found.binaryVersion >= 90;
     ok = ok &&
          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes) == cudaSuccess;
+    /* the next launch's blocks come beside this one's */
+    ok = ok && cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared) == cudaSuccess;
     ok = ok && cudaOccupancyMaxActiveClusters(&n, kernel, &c.config) == cudaSuccess;
     if (!ok) (void)cudaGetLastError();
     return ok ? n : 0;
