@@ -83,6 +83,28 @@ __device__ __forceinline__ int n_tiles(int cols) {
     return (max(cols, 0) + NMLP_CUDA_DECODE_TILE_COLS - 1) / NMLP_CUDA_DECODE_TILE_COLS;
 }
 
+/* Room for a unit's sums of this warp, once the epilogue warp has read those that were there. */
+__device__ __forceinline__ float *await_sums(const block_memory &mem, const consumer &at) {
+    mbar_wait(&mem.sh->sums_empty[at.n_done & 1], (at.n_done >> 1 & 1) ^ 1);
+    return mem.sums + (at.n_done & 1) * UNIT_SUMS + (threadIdx.x >> 5) * 2 * WARP_SUMS;
+}
+
+/* What the warps of a phase read: columns of a piece of K, for each matrix. */
+struct phase_input {
+    int len[2];  /* columns */
+    int second;  /* where matrix 1 finds its rows */
+    int x_pitch; /* between rows */
+};
+
+__device__ __forceinline__ phase_input input_of(const nmlp_cuda_decode_phase *ph, int piece) {
+    const int k_chunk = ph->k_chunk;
+    const int start = piece * k_chunk;
+    const int second = ph->same_x ? 0 : k_chunk;
+    return {{min(ph->op[0].k - start, k_chunk), min(ph->op[1].k - start, k_chunk)},
+            second,
+            (ph->n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_DECODE_ROW_SKEW};
+}
+
 /* ---- phases within a block, launches within the stream ---- */
 
 /* The launch before this one in the stream has ended and what it wrote is seen. Weights may be copied earlier. */

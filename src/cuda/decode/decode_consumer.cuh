@@ -3,7 +3,7 @@
 #define NMLP_CUDA_DECODE_DECODE_CONSUMER_CUH
 
 #include "cuda/decode/decode_block.cuh"
-#include "cuda/decode/decode_quant.cuh"
+#include "cuda/decode/decode_consumer_quant.cuh"
 
 namespace {
 
@@ -86,71 +86,78 @@ __device__ __forceinline__ void consumer_end_step(const block_memory &mem, consu
     at.ring.advance(NMLP_CUDA_DECODE_CONSUMER_WARPS, n_stages);
 }
 
-/* HOLDS: there are registers for half a tile while the input is waited for. QUANTISED: some matrices are. */
+/* Units up to `end`, of bf16. `held`: the first tile's first half is in w already. */
+__device__ __forceinline__ void multiply_units(const nmlp_cuda_decode_program &prog, const nmlp_cuda_decode_phase *ph,
+                                               int u, int end, const block_memory &mem, consumer &at,
+                                               const phase_input &in, half_tile &w, bool held, int phase) {
+    const bool notes = (threadIdx.x >> 5) == 0;
+    shared_head *sh = mem.sh;
+#pragma unroll 1
+    for (; u < end; u++, at.n_done++) {
+        float *here = await_sums(mem, at);
+#pragma unroll 1 /* code that stays in the instruction cache */
+        for (int m = 0; m < ph->n_matrices; m++) {
+            tile_sums acc = {};
+            const int len = m ? in.len[1] : in.len[0];
+            const int n = n_tiles(len);
+            for (; at.skip < n; at.skip += NMLP_CUDA_DECODE_CONSUMER_WARPS) {
+                const int k0 = at.skip * NMLP_CUDA_DECODE_TILE_COLS;
+                const __nv_bfloat16 *const tile = mem.ring + at.ring.stage * prog.stage_elems;
+                const __nv_bfloat16 *const x = mem.x + (m ? in.second : 0) + k0;
+                half_tile rest;
+                if (!held) mbar_wait(&sh->full[at.ring.stage], at.ring.parity);
+                if (notes) NOTE_CLOCK(phase, 2);
+                if (!held) load_half(w, tile, 0);
+                load_half(rest, tile, 1);
+                multiply_half(acc, w, x, in.x_pitch, len - k0, prog.s);
+                multiply_half(acc, rest, x + NMLP_CUDA_DECODE_TILE_COLS / 2, in.x_pitch,
+                              len - k0 - NMLP_CUDA_DECODE_TILE_COLS / 2, prog.s);
+                held = false;
+                warp_arrive(&sh->empty[at.ring.stage]);
+                at.ring.advance(NMLP_CUDA_DECODE_CONSUMER_WARPS, prog.n_stages);
+            }
+            at.skip -= n;
+            put_sums(here + m * WARP_SUMS, acc, prog.s);
+        }
+        warp_arrive(&sh->sums_full[at.n_done & 1]);
+    }
+}
+
+/* HOLDS: there are registers for half a tile while the input is waited for. QUANTISED: some phases read quantised
+ * tiles, of all of their matrices and for one token. */
 template <bool HOLDS, bool QUANTISED>
 __device__ void multiply_phase(const nmlp_cuda_decode_program &prog, const nmlp_cuda_decode_phase *ph,
                                const unit_range units, const block_memory &mem, consumer &at, int phase) {
-    const int warp = threadIdx.x >> 5;
-    const int s = prog.s;
-    const int n_matrices = ph->n_matrices;
-    const int k_chunk = ph->k_chunk;
-    const int second = ph->same_x ? 0 : k_chunk; /* where matrix 1 finds its rows */
-    const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_DECODE_ROW_SKEW;
-    const int stage_elems = QUANTISED ? prog.stage_elems : (int)TILE_ELEMS;
-    shared_head *sh = mem.sh;
+    const bool quantised = QUANTISED && ph->op[0].format;
     int u = units.begin;
     for (int piece = u / units.groups; u < units.end; piece++) {
-        const int start = piece * k_chunk;
-        const int end = min(units.end, (piece + 1) * units.groups);
-        const int len[2] = {min(ph->op[0].k - start, k_chunk), min(ph->op[1].k - start, k_chunk)};
         const bool first = u == units.begin;
         half_tile w;
         bool held = false;           /* the next tile's first half is in w: it was there before the input */
         if (!first) consumer_sync(); /* all are done with the piece before */
-        stage_input(ph, mem.x, s, piece, first, sh, [&]() {
-            if (!HOLDS || (QUANTISED && ph->op[0].format) || at.skip >= n_tiles(len[0]) ||
-                !mbar_is_done(&sh->full[at.ring.stage], at.ring.parity))
+        stage_input(ph, mem.x, quantised ? STAGED_SCALE : 1.0f, prog.s, piece, first, mem.sh, [&]() {
+            if (!HOLDS || QUANTISED || at.skip >= n_tiles(input_of(ph, piece).len[0]) ||
+                !mbar_is_done(&mem.sh->full[at.ring.stage], at.ring.parity))
                 return;
-            load_half(w, mem.ring + at.ring.stage * stage_elems, 0);
+            load_half(w, mem.ring + at.ring.stage * prog.stage_elems, 0);
             held = true;
         });
-        if (warp == 0) NOTE_CLOCK(phase, 1);
-#pragma unroll 1
-        for (; u < end; u++, at.n_done++) {
-            float *here = mem.sums + (at.n_done & 1) * UNIT_SUMS + warp * 2 * WARP_SUMS;
-            mbar_wait(&sh->sums_empty[at.n_done & 1], (at.n_done >> 1 & 1) ^ 1);
-#pragma unroll 1 /* code that stays in the instruction cache */
-            for (int m = 0; m < n_matrices; m++) {
-                tile_sums acc = {};
-                const int n = n_tiles(m ? len[1] : len[0]);
-                for (; at.skip < n; at.skip += NMLP_CUDA_DECODE_CONSUMER_WARPS) {
-                    const int k0 = at.skip * NMLP_CUDA_DECODE_TILE_COLS;
-                    const int cols = (m ? len[1] : len[0]) - k0;
-                    const __nv_bfloat16 *const tile = mem.ring + at.ring.stage * stage_elems;
-                    const __nv_bfloat16 *const x = mem.x + (m ? second : 0) + k0;
-                    if (!held) mbar_wait(&sh->full[at.ring.stage], at.ring.parity);
-                    if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
-                    if (QUANTISED && ph->op[m].format) {
-                        multiply_quantised(acc.set[0], ph->op[m].format, tile, x, x_pitch, cols, s);
-                    } else {
-                        half_tile rest;
-                        if (!held) load_half(w, tile, 0);
-                        load_half(rest, tile, 1);
-                        multiply_half(acc, w, x, x_pitch, cols, s);
-                        multiply_half(acc, rest, x + NMLP_CUDA_DECODE_TILE_COLS / 2, x_pitch,
-                                      cols - NMLP_CUDA_DECODE_TILE_COLS / 2, s);
-                    }
-                    held = false;
-                    warp_arrive(&sh->empty[at.ring.stage]);
-                    at.ring.advance(NMLP_CUDA_DECODE_CONSUMER_WARPS, prog.n_stages);
-                }
-                at.skip -= n;
-                put_sums(here + m * WARP_SUMS, acc, s);
-            }
-            warp_arrive(&sh->sums_full[at.n_done & 1]);
+        if ((threadIdx.x >> 5) == 0) NOTE_CLOCK(phase, 1);
+        const int end = min(units.end, (piece + 1) * units.groups);
+        const phase_input in = input_of(ph, piece);
+        if (!quantised) {
+            multiply_units(prog, ph, u, end, mem, at, in, w, held, phase);
+        } else {
+            const quant_phase q = quant_phase_of(prog, ph, in);
+            staged_tile staged = {};
+            if (q.together)
+                multiply_quant_units_together(u, end, staged, mem, at, q, in);
+            else
+                multiply_quant_units(u, end, staged, mem, at, q, in);
         }
+        u = end;
     }
-    if (warp == 0) NOTE_CLOCK(phase, 3);
+    if ((threadIdx.x >> 5) == 0) NOTE_CLOCK(phase, 3);
 }
 
 } // namespace

@@ -111,14 +111,23 @@ template <int N, class At> __device__ __forceinline__ void get_pairs(float2 (&v)
     for (int i = 0; i < N; i++) v[i] = floats_of(w[i]);
 }
 
+/* Rows in shared memory, times a power of two that products are divided by again (decode_quant.cuh). */
+struct staged_rows {
+    __nv_bfloat16 *at;
+    int pitch;
+    float scale;
+};
+
 /* Two columns of a token as two bf16 numbers each: row 2i has the high halves of token i, row 2i + 1 the low halves. Of
  * every 32 columns, pair t of eight neighbours c stands at place 4t + c, so that the four pairs a lane multiplies lie
  * together. */
-__device__ __forceinline__ void store2(__nv_bfloat16 *rows, int pitch, int token, int col, float2 v) {
-    const int at = 2 * token * pitch + (col & ~31) + (col & 6) * 4 + (col >> 3 & 3) * 2;
+__device__ __forceinline__ void store2(const staged_rows &rows, int token, int col, float2 v) {
+    const int at = 2 * token * rows.pitch + (col & ~31) + (col & 6) * 4 + (col >> 3 & 3) * 2;
+    v.x *= rows.scale;
+    v.y *= rows.scale;
     const __nv_bfloat162 high = __floats2bfloat162_rn(v.x, v.y);
-    *reinterpret_cast<__nv_bfloat162 *>(rows + at) = high;
-    *reinterpret_cast<__nv_bfloat162 *>(rows + at + pitch) =
+    *reinterpret_cast<__nv_bfloat162 *>(rows.at + at) = high;
+    *reinterpret_cast<__nv_bfloat162 *>(rows.at + at + rows.pitch) =
         __floats2bfloat162_rn(v.x - __low2float(high), v.y - __high2float(high));
 }
 
@@ -160,8 +169,8 @@ __device__ __forceinline__ void get_embedded(float2 (&v)[N], const __nv_bfloat16
 /* Rows of one part, few of them: a thread's loads are all in flight before the first is used, because it has nothing
  * else to do than wait for them. */
 template <int PLACES>
-__device__ __forceinline__ void stage_plain(const nmlp_cuda_decode_operand *op, __nv_bfloat16 *rows, int pitch, int s,
-                                            int k0, int len, uint32_t tag) {
+__device__ __forceinline__ void stage_plain(const nmlp_cuda_decode_operand *op, const staged_rows &rows, int s, int k0,
+                                            int len, uint32_t tag) {
 #pragma unroll 1
     for (int row = 0; row < s; row++) {
 #pragma unroll 1
@@ -170,15 +179,15 @@ __device__ __forceinline__ void stage_plain(const nmlp_cuda_decode_operand *op, 
             get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, k0 + base, tag);
 #pragma unroll
             for (int i = 0; i < PLACES; i++)
-                if (base + i * PLACE < len) store2(rows, pitch, row, base + i * PLACE, v[i]);
+                if (base + i * PLACE < len) store2(rows, row, base + i * PLACE, v[i]);
         }
     }
 }
 
 /* The same for rows of up to PARTS parts. */
 template <int PARTS, int PLACES>
-__device__ __forceinline__ void stage_parts(const nmlp_cuda_decode_operand *op, __nv_bfloat16 *rows, int pitch, int s,
-                                            int k0, int len, uint32_t tag) {
+__device__ __forceinline__ void stage_parts(const nmlp_cuda_decode_operand *op, const staged_rows &rows, int s, int k0,
+                                            int len, uint32_t tag) {
     const word *x = static_cast<const word *>(op->x) + k0;
     const int64_t stride = op->x_part_stride;
     const int parts = op->x_parts;
@@ -197,7 +206,7 @@ __device__ __forceinline__ void stage_parts(const nmlp_cuda_decode_operand *op, 
 #pragma unroll
                 for (int p = 1; p < PARTS; p++)
                     if (p < parts) add2(v[i * PARTS], v[i * PARTS + p]);
-                if (col < len) store2(rows, pitch, row, col, col > last ? make_float2(0, 0) : v[i * PARTS]);
+                if (col < len) store2(rows, row, col, col > last ? make_float2(0, 0) : v[i * PARTS]);
             }
         }
     }
@@ -207,8 +216,8 @@ __device__ __forceinline__ void stage_parts(const nmlp_cuda_decode_operand *op, 
  * piece's are those of the phase; the epilogue warp adds them while the others multiply. */
 template <int PLACES>
 __device__ __forceinline__ void stage_norm(const nmlp_cuda_decode_phase *ph, const nmlp_cuda_decode_operand *op,
-                                           __nv_bfloat16 *rows, int pitch, int s, int k0, int len, bool first,
-                                           shared_head *sh, uint32_t tag) {
+                                           const staged_rows &rows, int s, int k0, int len, bool first, shared_head *sh,
+                                           uint32_t tag) {
     const float *weight = ph->norm_weight;
     const int k = op->k;
     for (int row = 0; row < s; row++) {
@@ -231,7 +240,7 @@ __device__ __forceinline__ void stage_norm(const nmlp_cuda_decode_phase *ph, con
                 const int col = base + i * PLACE;
                 sum += v[i].x * v[i].x + v[i].y * v[i].y;
                 if (col >= k0 && col < k0 + len)
-                    store2(rows, pitch, row, col - k0, make_float2(v[i].x * w[i].x, v[i].y * w[i].y));
+                    store2(rows, row, col - k0, make_float2(v[i].x * w[i].x, v[i].y * w[i].y));
             }
         }
         if (first) sh->squares[row][threadIdx.x] = sum;
@@ -284,7 +293,7 @@ __device__ __forceinline__ void add_pieces(head_rows &r, const word *values, int
 
 /* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. */
 __device__ __forceinline__ void stage_heads(const nmlp_cuda_decode_phase *ph, const nmlp_cuda_decode_operand *op,
-                                            __nv_bfloat16 *rows, int pitch, int k0, int len, int n_keys, uint32_t tag) {
+                                            const staged_rows &rows, int k0, int len, int n_keys, uint32_t tag) {
     static_assert(HEADS_FOLLOWED * 8 >= HEAD_COLS, "heads have 8 columns at least");
     int lane = threadIdx.x & 31;
     asm volatile("" : "+r"(lane)); /* what depends on it is computed here, not kept in registers through all phases */
@@ -321,53 +330,53 @@ __device__ __forceinline__ void stage_heads(const nmlp_cuda_decode_phase *ph, co
             const int col = base + i * PLACE + lane * 2;
             const float total = __shfl_sync(0xffffffffu, r.sum, r.follower[i]);
             const float scale = col < end ? 1.0f / total : 0.0f;
-            if (col < len) store2(rows, pitch, 0, col, make_float2(r.value[i].x * scale, r.value[i].y * scale));
+            if (col < len) store2(rows, 0, col, make_float2(r.value[i].x * scale, r.value[i].y * scale));
         }
     }
 }
 
 /* Inputs that are not attention's; WIDE: long rows are normalised. */
 template <bool WIDE>
-__device__ __forceinline__ void stage_segments(const nmlp_cuda_decode_phase *ph, __nv_bfloat16 *rows, int pitch, int s,
-                                               int k0, int n_segments, bool first, shared_head *sh) {
+__device__ __forceinline__ void stage_segments(const nmlp_cuda_decode_phase *ph, const staged_rows &rows, int s, int k0,
+                                               int n_segments, bool first, shared_head *sh) {
 #pragma unroll 1
     for (int i = 0; i < n_segments; i++) {
         const nmlp_cuda_decode_operand *op = &ph->op[i];
-        __nv_bfloat16 *to = rows + i * ph->k_chunk;
+        const staged_rows to = {rows.at + i * ph->k_chunk, rows.pitch, rows.scale};
         const int len = min(ph->k_chunk, op->k - k0);
         const uint32_t tag = op->x_written_by ? sh->tag_base + (uint32_t)op->x_written_by : 0;
         if (op->input == NMLP_CUDA_DECODE_NORM)
-            stage_norm<WIDE ? 8 : 4>(ph, op, to, pitch, s, k0, len, first, sh, tag);
+            stage_norm<WIDE ? 8 : 4>(ph, op, to, s, k0, len, first, sh, tag);
         else if (op->x_parts == 2)
-            stage_parts<2, 3>(op, to, pitch, s, k0, len, tag);
+            stage_parts<2, 3>(op, to, s, k0, len, tag);
         else if (op->x_parts == 3)
-            stage_parts<3, 3>(op, to, pitch, s, k0, len, tag);
+            stage_parts<3, 3>(op, to, s, k0, len, tag);
         else if (op->x_parts > 3)
-            stage_parts<4, 2>(op, to, pitch, s, k0, len, tag);
+            stage_parts<4, 2>(op, to, s, k0, len, tag);
         else if (len <= 4 * PLACE)
-            stage_plain<4>(op, to, pitch, s, k0, len, tag);
+            stage_plain<4>(op, to, s, k0, len, tag);
         else
-            stage_plain<8>(op, to, pitch, s, k0, len, tag);
+            stage_plain<8>(op, to, s, k0, len, tag);
     }
 }
 
 /* Piece `piece` of K of every input, side by side, `first` in this phase; ends with the rows visible to all consumers.
  * `meanwhile` is done before the first of them is waited for, where registers allow. */
 template <class Meanwhile>
-__device__ __forceinline__ void stage_input(const nmlp_cuda_decode_phase *ph, __nv_bfloat16 *rows, int s, int piece,
-                                            bool first, shared_head *sh, const Meanwhile meanwhile) {
+__device__ __forceinline__ void stage_input(const nmlp_cuda_decode_phase *ph, __nv_bfloat16 *to, float scale, int s,
+                                            int piece, bool first, shared_head *sh, const Meanwhile meanwhile) {
     const int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
-    const int pitch = n_segments * ph->k_chunk + NMLP_CUDA_DECODE_ROW_SKEW;
+    const staged_rows rows = {to, n_segments * ph->k_chunk + NMLP_CUDA_DECODE_ROW_SKEW, scale};
     const int k0 = piece * ph->k_chunk;
     if (ph->op[0].input == NMLP_CUDA_DECODE_HEADS) {
         const int len = min(ph->k_chunk, ph->op[0].k - k0);
-        stage_heads(ph, &ph->op[0], rows, pitch, k0, len, sh->state.length + 1,
+        stage_heads(ph, &ph->op[0], rows, k0, len, sh->state.length + 1,
                     sh->tag_base + (uint32_t)ph->op[0].x_written_by);
     } else if (ph->op[0].input == NMLP_CUDA_DECODE_NORM && ph->op[0].k > 4 * PLACE) {
-        stage_segments<true>(ph, rows, pitch, s, k0, n_segments, first, sh);
+        stage_segments<true>(ph, rows, s, k0, n_segments, first, sh);
     } else {
         meanwhile();
-        stage_segments<false>(ph, rows, pitch, s, k0, n_segments, first, sh);
+        stage_segments<false>(ph, rows, s, k0, n_segments, first, sh);
     }
     consumer_sync();
 }

@@ -66,11 +66,16 @@ static int32_t choose_pieces(const nmlp_cuda_decode_plan *plan, int32_t n, int32
     return best;
 }
 
-static nmlp_cuda_decode_operand make_operand(const nmlp_cuda_matrix *w, const nmlp_cuda_decode_rows *x) {
+/* Quantised tiles serve one token, and both matrices of a pair; there is a copy of all weights in bf16. */
+static bool reads_tiles(const nmlp_cuda_decode_plan *plan, const nmlp_cuda_decode_matmul *m) {
+    return plan->s == 1 && m->w[0]->tiles && (m->n_matrices == 1 || m->w[1]->tiles);
+}
+
+static nmlp_cuda_decode_operand make_operand(const nmlp_cuda_matrix *w, const nmlp_cuda_decode_rows *x, bool tiles) {
     return (nmlp_cuda_decode_operand){.weight = w->data,
                                       .map = w->map,
-                                      .tiles = w->tiles,
-                                      .format = w->format,
+                                      .tiles = tiles ? w->tiles : NULL,
+                                      .format = tiles ? w->format : NMLP_CUDA_DECODE_BF16,
                                       .x = x->x,
                                       .x_part_stride = x->part_stride,
                                       .x_pitch = x->pitch,
@@ -84,12 +89,13 @@ static nmlp_cuda_decode_operand make_operand(const nmlp_cuda_matrix *w, const nm
 static nmlp_cuda_decode_phase make_phase(nmlp_cuda_decode_plan *plan, const nmlp_cuda_decode_matmul *m) {
     nmlp_cuda_decode_phase ph = {
         .kind = NMLP_CUDA_DECODE_MATMUL, .output = m->output, .n = m->w[0]->n, .n_matrices = m->n_matrices};
+    bool tiles = reads_tiles(plan, m);
     int32_t k = 0;
+    plan->quantised = plan->quantised || tiles;
     for (int i = 0; i < m->n_matrices; i++) {
-        ph.op[i] = make_operand(m->w[i], &m->x[i]);
-        plan->quantised = plan->quantised || m->w[i]->format;
+        ph.op[i] = make_operand(m->w[i], &m->x[i], tiles);
         plan->stage_elems =
-            nmlp_cuda_larger(plan->stage_elems, nmlp_cuda_pad(nmlp_cuda_decode_tile_bytes(m->w[i]->format) / 2));
+            nmlp_cuda_larger(plan->stage_elems, nmlp_cuda_pad(nmlp_cuda_decode_tile_bytes(ph.op[i].format) / 2));
         k = nmlp_cuda_larger(k, m->w[i]->k);
         if (m->x[i].input == NMLP_CUDA_DECODE_NORM) {
             ph.norm_weight = m->x[i].norm_weight;

@@ -38,24 +38,29 @@ static void put_scales(unsigned char *out, const nmlp_view *view, int64_t row, i
     for (int g = 0; g < NMLP_CUDA_DECODE_GROUPS; g++) {
         int64_t col = first_col + 32 * g;
         if (col >= view->shape[1]) break;
-        memcpy(out + NMLP_CUDA_DECODE_Q4_CODES + (size_t)(tile_row * NMLP_CUDA_DECODE_GROUPS + g) * 2,
+        int lane = tile_row % 8 * 4 + g % 4;
+        memcpy(out + NMLP_CUDA_DECODE_Q4_CODES + (size_t)(lane * 4 + tile_row / 8 * 2 + g / 4) * 2,
                scales + col / view->group, sizeof *scales);
     }
 }
 
-/* Eight codes of a lane and step, of which `nibble` takes four bits each. */
-static uint32_t make_word(int8_t codes[ROWS][COLS], int step, int lane, int (*nibble)(int q)) {
+/* The two columns of a register: lower, and 16 bits up. */
+static uint32_t make_pair(int8_t codes[ROWS][COLS], int step, int lane, int reg, int offset) {
+    const int8_t *at = &codes[lane / 4 + reg % 2 * 8][16 * step + lane % 4 * 2 + reg / 2 * 8];
+    return (uint32_t)(at[0] + offset) | (uint32_t)(at[1] + offset) << 16;
+}
+
+/* All registers of a step. */
+static uint32_t make_q4_word(int8_t codes[ROWS][COLS], int step, int lane) {
     uint32_t word = 0;
-    for (int reg = 0; reg < 4; reg++) {
-        const int8_t *at = &codes[lane / 4 + reg % 2 * 8][16 * step + lane % 4 * 2 + reg / 2 * 8];
-        word |= (uint32_t)nibble(at[0]) << (4 * reg) | (uint32_t)nibble(at[1]) << (16 + 4 * reg);
-    }
+    for (int reg = 0; reg < 4; reg++) word |= make_pair(codes, step, lane, reg, 8) << (4 * reg);
     return word;
 }
 
-static int q4_nibble(int q) { return q + 8; }
-static int q8_low(int q) { return q & 15; }
-static int q8_high(int q) { return (q >> 4) + 8; }
+/* Half of them. */
+static uint32_t make_q8_word(int8_t codes[ROWS][COLS], int step, int lane, int half) {
+    return make_pair(codes, step, lane, 2 * half, 128) | make_pair(codes, step, lane, 2 * half + 1, 128) << 8;
+}
 
 void nmlp_cuda_decode_quant_pack(unsigned char *out, const nmlp_cuda_decode_part *parts, int n_parts, int64_t group,
                                  int64_t tile) {
@@ -71,9 +76,8 @@ void nmlp_cuda_decode_quant_pack(unsigned char *out, const nmlp_cuda_decode_part
     }
     for (int number = 0; number < NMLP_CUDA_DECODE_STEPS * (q8 ? 2 : 1); number++) {
         int step = q8 ? number / 2 : number;
-        int (*nibble)(int) = !q8 ? q4_nibble : number % 2 ? q8_high : q8_low;
         for (int lane = 0; lane < LANES; lane++) {
-            uint32_t word = make_word(codes, step, lane, nibble);
+            uint32_t word = q8 ? make_q8_word(codes, step, lane, number % 2) : make_q4_word(codes, step, lane);
             size_t at = (size_t)((number / WORDS_TOGETHER * LANES + lane) * WORDS_TOGETHER + number % WORDS_TOGETHER);
             memcpy(out + at * sizeof word, &word, sizeof word);
         }

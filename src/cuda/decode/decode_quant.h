@@ -1,12 +1,14 @@
 /* Quantised weights as the decode kernel reads them: tiles of 16 rows by 256 columns, one after the other in memory,
  * each a copy of its own.
  *
- * A tile begins with codes in the order of the mma's registers. Step j of 16 columns is one word (Q4) or two (Q8) of
- * every lane, eight codes of four bits: bits 4 r and 16 + 4 r are the two columns of register r, 0 to 3, rows g and
- * g + 8, columns 2 t and 8 + 2 t of the step, for lane 4 g + t. Q4 stores q + 8; of Q8 the first word holds the low
- * four bits of q, the second (q >> 4) + 8. Four words of a lane stand together: [words / 4][32 lanes][4]. Behind them
- * are the scales: of Q4 f16 [16 rows][8 groups of 32 columns], of Q8 f32 [16 rows]. Rows and columns that do not exist
- * have scales of zero, or codes of zero. */
+ * A tile begins with codes in the order of the mma's registers. Register r, 0 to 3, of step j of 16 columns has for
+ * lane 4 g + t the weights of row g (r even) or g + 8 and columns 2 t and 2 t + 1 (r below 2) or 8 later. Codes are
+ * above zero: Q4 stores q + 8, Q8 q + 128. A step is one word (Q4) or two (Q8) of every lane: bits 4 r and 16 + 4 r of
+ * Q4's are the two columns of register r; of Q8 the first word holds registers 0 and 1, the second 2 and 3, bytes 0 and
+ * 2 those of the even one, 1 and 3 of the odd one. Four words of a lane stand together: [words / 4][32 lanes][4].
+ * Behind them are the scales: of Q8 f32 [16 rows], of Q4 f16 [32 lanes][4], for lane 4 g + t those of row g and of row
+ * g + 8, for both of the groups of 32 columns t and t + 4. Rows and columns that do not exist have scales of zero, or
+ * weights of zero. */
 #ifndef NMLP_CUDA_DECODE_DECODE_QUANT_H
 #define NMLP_CUDA_DECODE_DECODE_QUANT_H
 

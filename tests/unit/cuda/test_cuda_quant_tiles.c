@@ -17,15 +17,16 @@ static float decode(const unsigned char *tile, bool q8, int row, int col) {
         int number = q8 ? 2 * step + w : step;
         memcpy(&words[w], tile + ((number / 4 * 32 + lane) * 4 + number % 4) * 4, 4);
     }
-    int low = (int)(words[0] >> (4 * reg + 16 * half) & 15), high = (int)(words[1] >> (4 * reg + 16 * half) & 15);
     if (q8) {
+        int code = (int)(words[reg / 2] >> (8 * (reg % 2) + 16 * half) & 255);
         float scale;
         memcpy(&scale, tile + NMLP_CUDA_DECODE_Q8_CODES + 4 * row, sizeof scale);
-        return scale * (float)(16 * (high - 8) + low);
+        return scale * (float)(code - 128);
     }
     uint16_t scale;
-    memcpy(&scale, tile + NMLP_CUDA_DECODE_Q4_CODES + (row * 8 + col / 32) * 2, sizeof scale);
-    return nmlp_f16_to_f32(scale) * (float)(low - 8);
+    int scale_at = (row % 8 * 4 + col / 32 % 4) * 4 + row / 8 * 2 + col / 128;
+    memcpy(&scale, tile + NMLP_CUDA_DECODE_Q4_CODES + scale_at * 2, sizeof scale);
+    return nmlp_f16_to_f32(scale) * (float)((int)(words[0] >> (4 * reg + 16 * half) & 15) - 8);
 }
 
 static nmlp_view make_view(nmlp_dtype dtype, int group, int64_t rows, uint64_t seed) {
