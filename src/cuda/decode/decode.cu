@@ -5,6 +5,7 @@
 #include "cuda/cooperative_launch.cuh"
 #include "cuda/decode/decode_attention.cuh"
 #include "cuda/decode/decode_producer.cuh"
+#include "cuda/decode/decode_producer_quant.cuh"
 #include "cuda/decode/decode_epilogue.cuh"
 #include "cuda/decode/decode_consumer.cuh"
 

@@ -3,7 +3,6 @@
 #define NMLP_CUDA_DECODE_DECODE_PRODUCER_CUH
 
 #include "cuda/decode/decode_block.cuh"
-#include "cuda/decode/decode_quant.h"
 
 namespace {
 
@@ -84,113 +83,6 @@ enum { MAPS_AHEAD = 3 };
 __device__ __forceinline__ void prefetch_first_map(const nmlp_cuda_decode_program &prog, int warp) {
     if (warp < 2 * MAPS_AHEAD && warp / 2 < prog.n_phases && (threadIdx.x & 31) == 0)
         prefetch_map(phase_at(prog, warp / 2)->op[warp % 2].map);
-}
-
-/* ---- programs with quantised matrices ----
- * Their tiles are small, so one lane that fills stage after stage is too slow: a lane fills those of each consumer
- * warp. What is in flight is bounded by the ring. */
-
-/* A tile as a lane asks for it. */
-struct lane_tile {
-    int matrix;
-    int group; /* of 16 rows */
-    int k0;    /* first column */
-    int cols;
-};
-
-/* By one lane, or where copying takes all of them by the whole warp. */
-__device__ __forceinline__ void fill_tile(const nmlp_cuda_decode_phase *ph, const lane_tile &t, __nv_bfloat16 *stage,
-                                          uint64_t *full, int lane) {
-    const nmlp_cuda_decode_operand &op = ph->op[t.matrix];
-    if (op.format) {
-        const int bytes = nmlp_cuda_decode_tile_bytes(op.format);
-        const int64_t number = (int64_t)t.group * n_tiles(op.k) + t.k0 / NMLP_CUDA_DECODE_TILE_COLS;
-        fill_stage_flat(stage, full, static_cast<const unsigned char *>(op.tiles) + number * bytes, bytes, lane);
-        return;
-    }
-    const int row = t.group * NMLP_CUDA_DECODE_TILE_ROWS;
-    const tile_source from = {op.map, static_cast<const __nv_bfloat16 *>(op.weight), op.k,
-                              row,    min(NMLP_CUDA_DECODE_TILE_ROWS, ph->n - row),  t.k0,
-                              t.cols};
-    fill_stage<true>(stage, full, from, lane);
-}
-
-#if __CUDA_ARCH__ >= 900
-enum { FILLERS = NMLP_CUDA_DECODE_CONSUMER_WARPS };
-#else
-enum { FILLERS = 1 }; /* copying takes all lanes */
-#endif
-
-/* Stages of a lane: every FILLERS-th. */
-struct filler {
-    ring_cursor at;
-    int skip; /* tiles until its next */
-};
-
-__device__ __forceinline__ void fill_unit(const nmlp_cuda_decode_program &prog, const nmlp_cuda_decode_phase *ph,
-                                          const block_memory &mem, filler &c, int piece, int group, int lane) {
-    const int start = piece * ph->k_chunk;
-    const int tiles0 = n_tiles(min(ph->op[0].k - start, ph->k_chunk));
-    const int tiles = tiles0 + (ph->n_matrices == 2 ? n_tiles(min(ph->op[1].k - start, ph->k_chunk)) : 0);
-    for (; c.skip < tiles; c.skip += FILLERS) {
-        lane_tile t;
-        t.matrix = c.skip >= tiles0;
-        t.group = group;
-        t.k0 = start + (t.matrix ? c.skip - tiles0 : c.skip) * NMLP_CUDA_DECODE_TILE_COLS;
-        t.cols = min(NMLP_CUDA_DECODE_TILE_COLS, min(ph->op[t.matrix].k, start + ph->k_chunk) - t.k0);
-        mbar_wait(&mem.sh->empty[c.at.stage], c.at.parity ^ 1);
-        fill_tile(ph, t, mem.ring + c.at.stage * prog.stage_elems, &mem.sh->full[c.at.stage], lane);
-        c.at.advance(FILLERS, prog.n_stages);
-    }
-    c.skip -= tiles;
-}
-
-/* As producer_end_step. */
-__device__ __forceinline__ void filler_end_step(const nmlp_cuda_decode_program &prog, const block_memory &mem,
-                                                filler &c, int first, int lane) {
-    if (FILLERS == 1) {
-        while (c.at.stage % NMLP_CUDA_DECODE_CONSUMER_WARPS != 0) {
-            mbar_wait(&mem.sh->empty[c.at.stage], c.at.parity ^ 1);
-            fill_stage_empty(&mem.sh->full[c.at.stage], lane);
-            c.at.advance(1, prog.n_stages);
-        }
-        return;
-    }
-    const int rest = (first - c.skip) & (FILLERS - 1);
-    c.skip = first;
-    if (rest == 0 || first < rest) return;
-    mbar_wait(&mem.sh->empty[c.at.stage], c.at.parity ^ 1);
-    fill_stage_empty(&mem.sh->full[c.at.stage], lane);
-    c.at.advance(FILLERS, prog.n_stages);
-}
-
-__device__ void produce_quantised(const nmlp_cuda_decode_program &prog, const block_memory &mem) {
-    const int first = FILLERS == 1 ? 0 : threadIdx.x & 31;
-    const int lane = FILLERS == 1 ? threadIdx.x & 31 : 0;
-    filler c = {{first, 0}, first};
-    if (first >= FILLERS) return;
-    for (int step = 0; step < prog.n_steps; step++) {
-        for (int i = 0; i < prog.n_phases; i++) {
-            const nmlp_cuda_decode_phase *ph = phase_at(prog, i);
-            if (ph->kind == NMLP_CUDA_DECODE_MATMUL) {
-                const unit_range units = my_units(ph);
-                int piece = units.begin / units.groups;
-                int group = units.begin - piece * units.groups;
-                for (int u = units.begin; u < units.end; u++) {
-                    fill_unit(prog, ph, mem, c, piece, group, lane);
-                    if (++group == units.groups) {
-                        group = 0;
-                        piece++;
-                    }
-                }
-            }
-            const int ahead = i + MAPS_AHEAD;
-            if (first < 2 && ahead < prog.n_phases && phase_at(prog, ahead)->op[first].format == 0)
-                prefetch_map(phase_at(prog, ahead)->op[first].map);
-            NOTE_CLOCK(i, 6);
-        }
-        if (step + 1 < prog.n_steps) filler_end_step(prog, mem, c, first, lane);
-    }
 }
 
 __device__ void produce(const nmlp_cuda_decode_program &prog, const block_memory &mem) {

@@ -41,7 +41,7 @@ enum {
     NMLP_CUDA_DECODE_ROW_SKEW = 32,   /* elements added to input rows in shared memory: 64 bytes, so that two rows of 32
                                   columns   meet all 32 banks */
     NMLP_CUDA_DECODE_STAGES_MAX = 24, /* tiles in the ring */
-    NMLP_CUDA_DECODE_SMALL_STAGES_MAX = 48, /* of quantised weights */
+    NMLP_CUDA_DECODE_SMALL_STAGES_MAX = 72, /* of quantised weights */
     NMLP_CUDA_DECODE_CONSUMER_WARPS = 8,
     NMLP_CUDA_DECODE_FIRST_PHASES = 6,
     NMLP_CUDA_DECODE_KEYS = 16,            /* that a warp takes at a time: neighbours in a page */
@@ -145,7 +145,7 @@ typedef struct nmlp_cuda_decode_program {
     int32_t n_steps; /* times the phases run, each time with the token picked before; 1 without a pick */
     int32_t s;
     int32_t n_stages;
-    int32_t n_in_flight; /* tiles the producer warp has in flight at a time, at most */
+    int32_t n_in_flight; /* tiles the producer warp has in flight at a time, at most; without quantised matrices */
     int32_t input_elems; /* bf16 elements of shared memory for X */
     int32_t head_dim;    /* of its attention phases; 0: none */
     int32_t quantised;   /* some matrices are */

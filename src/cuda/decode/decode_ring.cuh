@@ -36,14 +36,19 @@ __device__ __forceinline__ void mbar_wait(uint64_t *bar, uint32_t parity) {
     }
 }
 
-/* The same for all lanes of a warp, which ask together. */
-__device__ __forceinline__ bool mbar_is_done(uint64_t *bar, uint32_t parity) {
+/* The same without waiting. */
+__device__ __forceinline__ bool mbar_test(uint64_t *bar, uint32_t parity) {
     uint32_t done;
     asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                  : "=r"(done)
                  : "r"(shared_address(bar)), "r"(parity)
                  : "memory");
-    return __all_sync(0xffffffffu, done);
+    return done;
+}
+
+/* For all lanes of a warp, which ask together. */
+__device__ __forceinline__ bool mbar_is_done(uint64_t *bar, uint32_t parity) {
+    return __all_sync(0xffffffffu, mbar_test(bar, parity));
 }
 
 /* A whole warp is done with something. One lane says so for all; racecheck only understands each lane speaking for
