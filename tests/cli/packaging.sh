@@ -26,7 +26,7 @@ fi
 sed -n '/^HEALTHCHECK/,/\]$/p' "$image" | sed '$!d; s/^ *"//; s/"\]$//; s/\\\\/\\/g' >"$work/health"
 "$command" serve "$root/models/tiny" --port 0 >/dev/null 2>"$work/log" &
 server=$!
-for _ in $(seq 100); do if grep -q '"ready"' "$work/log"; then break; else sleep 0.1; fi; done
+for _ in $(seq 600); do if grep -q '"ready"' "$work/log"; then break; else sleep 0.1; fi; done
 port=$(sed -n 's/.*"ready".*:\([0-9]*\)"}$/\1/p' "$work/log")
 grep -q 8080 "$work/health" || fail "no health check: $(cat "$work/health")"
 sed "s/8080/$port/" "$work/health" >"$work/check"
