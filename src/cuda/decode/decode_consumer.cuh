@@ -87,37 +87,41 @@ __device__ __forceinline__ void consumer_end_step(const block_memory &mem, consu
 }
 
 /* Units up to `end`, of bf16. `held`: the first tile's first half is in w already. */
+template <bool QUANTISED>
 __device__ __forceinline__ void multiply_units(const nmlp_cuda_decode_program &prog, const nmlp_cuda_decode_phase *ph,
                                                int u, int end, const block_memory &mem, consumer &at,
                                                const phase_input &in, half_tile &w, bool held, int phase) {
     const bool notes = (threadIdx.x >> 5) == 0;
+    const int s = prog.s;
+    const int n_matrices = ph->n_matrices;
+    const int stage_elems = QUANTISED ? prog.stage_elems : (int)TILE_ELEMS;
     shared_head *sh = mem.sh;
 #pragma unroll 1
     for (; u < end; u++, at.n_done++) {
         float *here = await_sums(mem, at);
 #pragma unroll 1 /* code that stays in the instruction cache */
-        for (int m = 0; m < ph->n_matrices; m++) {
+        for (int m = 0; m < n_matrices; m++) {
             tile_sums acc = {};
             const int len = m ? in.len[1] : in.len[0];
             const int n = n_tiles(len);
             for (; at.skip < n; at.skip += NMLP_CUDA_DECODE_CONSUMER_WARPS) {
                 const int k0 = at.skip * NMLP_CUDA_DECODE_TILE_COLS;
-                const __nv_bfloat16 *const tile = mem.ring + at.ring.stage * prog.stage_elems;
+                const __nv_bfloat16 *const tile = mem.ring + at.ring.stage * stage_elems;
                 const __nv_bfloat16 *const x = mem.x + (m ? in.second : 0) + k0;
                 half_tile rest;
                 if (!held) mbar_wait(&sh->full[at.ring.stage], at.ring.parity);
                 if (notes) NOTE_CLOCK(phase, 2);
                 if (!held) load_half(w, tile, 0);
                 load_half(rest, tile, 1);
-                multiply_half(acc, w, x, in.x_pitch, len - k0, prog.s);
+                multiply_half(acc, w, x, in.x_pitch, len - k0, s);
                 multiply_half(acc, rest, x + NMLP_CUDA_DECODE_TILE_COLS / 2, in.x_pitch,
-                              len - k0 - NMLP_CUDA_DECODE_TILE_COLS / 2, prog.s);
+                              len - k0 - NMLP_CUDA_DECODE_TILE_COLS / 2, s);
                 held = false;
                 warp_arrive(&sh->empty[at.ring.stage]);
                 at.ring.advance(NMLP_CUDA_DECODE_CONSUMER_WARPS, prog.n_stages);
             }
             at.skip -= n;
-            put_sums(here + m * WARP_SUMS, acc, prog.s);
+            put_sums(here + m * WARP_SUMS, acc, s);
         }
         warp_arrive(&sh->sums_full[at.n_done & 1]);
     }
@@ -139,14 +143,14 @@ __device__ void multiply_phase(const nmlp_cuda_decode_program &prog, const nmlp_
             if (!HOLDS || QUANTISED || at.skip >= n_tiles(input_of(ph, piece).len[0]) ||
                 !mbar_is_done(&mem.sh->full[at.ring.stage], at.ring.parity))
                 return;
-            load_half(w, mem.ring + at.ring.stage * prog.stage_elems, 0);
+            load_half(w, mem.ring + at.ring.stage * TILE_ELEMS, 0);
             held = true;
         });
         if ((threadIdx.x >> 5) == 0) NOTE_CLOCK(phase, 1);
         const int end = min(units.end, (piece + 1) * units.groups);
         const phase_input in = input_of(ph, piece);
         if (!quantised) {
-            multiply_units(prog, ph, u, end, mem, at, in, w, held, phase);
+            multiply_units<QUANTISED>(prog, ph, u, end, mem, at, in, w, held, phase);
         } else {
             const quant_phase q = quant_phase_of(prog, ph, in);
             staged_tile staged = {};
