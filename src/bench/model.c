@@ -13,17 +13,14 @@
 #include "base/mem.h"
 #include "base/memory_limit.h"
 #include "bench/energy.h"
-#include "bench/probe.h"
+#include "bench/limits.h"
+#include "bench/model_work.h"
 #include "engine/backend.h"
 #include "engine/backend_shared.h"
 #include "engine/split_choice.h"
 #include "model/model_shard.h"
-#include "kernels/caches.h"
-#include "tensor/quant.h"
 
 enum { DECODE_TOKENS_MIN = 16, DECODE_TOKENS_MAX = 256, DECODE_PROMPT = 16, PROMPT_MAX = 2048, PIECE_BYTES = 1 << 20 };
-static const size_t DRAM_BYTES_MIN = (size_t)256 << 20, DRAM_BYTES_MAX = (size_t)2 << 30;
-static const double PROBE_SECONDS = 0.05;  /* samples take some tenths of a second */
 static const double DECODE_SECONDS = 0.25; /* of a sample, where so few tokens take that long */
 static const int usual_prompts[NMLP_BENCH_PREFILLS] = {128, 512, 2048};
 
@@ -42,9 +39,7 @@ struct subject {
     int64_t context;
     int decode_tokens[NMLP_BENCH_CASES_MAX]; /* of each sequence in a sample; 0 for prefills */
     float *logits;                           /* [largest batch, V] */
-    double layer_params;                     /* matrices of all layers as stored */
-    double head_params;
-    double matrix_bytes;                      /* of all of them with their scales: what a decoded token reads */
+    nmlp_model_work work;
     nmlp_samples rate[NMLP_BENCH_CASES_MAX];  /* tokens/s */
     nmlp_samples share[NMLP_BENCH_CASES_MAX]; /* of the probe */
     nmlp_samples probe[NMLP_BENCH_CASES_MAX];
@@ -52,39 +47,6 @@ struct subject {
     nmlp_energy *energy;
     double sample_joules; /* of the last one, per token */
 };
-
-static double matrix_params(const nmlp_view *view) { return (double)nmlp_view_elems(view); }
-
-static double matrix_bytes(const nmlp_view *view) { return (double)nmlp_quant_stored_bytes(view); }
-
-/* Of matrices of which those before `last` may share their v. */
-static double factors_bytes(const nmlp_factors *factors, int last, bool shared_basis) {
-    double bytes = 0;
-    for (int i = 0; i <= last; i++) {
-        const nmlp_factors *f = &factors[i];
-        bool basis_counted = shared_basis && i > 0 && i < last;
-        bytes += f->w.data ? matrix_bytes(&f->w) : matrix_bytes(&f->u) + (basis_counted ? 0 : matrix_bytes(&f->v));
-    }
-    return bytes;
-}
-
-static void count_bytes(struct subject *s) {
-    const nmlp_model *m = &s->model;
-    s->matrix_bytes = matrix_bytes(&m->lm_head);
-    for (int64_t l = 0; l < m->config.n_layers; l++) {
-        const nmlp_layer *layer = &m->layers[l];
-        s->matrix_bytes += factors_bytes(layer->attention, NMLP_ATTENTION_O, layer->attention_shares_basis);
-        s->matrix_bytes += factors_bytes(layer->mlp, NMLP_MLP_DOWN, layer->shared_basis);
-    }
-}
-
-static void count_params(struct subject *s) {
-    const nmlp_model *m = &s->model;
-    count_bytes(s);
-    s->head_params = matrix_params(&m->lm_head);
-    nmlp_model_size size = nmlp_model_measure(m);
-    s->layer_params = (double)(size.mlp_params + size.attention_params);
-}
 
 /* Once through the mapped files, a piece at a time, each given back before the next. */
 static double time_to_read(const nmlp_checkpoint *checkpoint, char *piece) {
@@ -144,14 +106,6 @@ static nmlp_status take_part(struct subject *s, nmlp_engine_options *engine, con
     return st;
 }
 
-/* What the memory probe reads again and again must not stay in L3, which on servers holds hundreds of megabytes: with
- * many threads it would be read so often that much of it did. */
-static size_t dram_bytes(void) {
-    size_t bytes = 4 * nmlp_caches_get()->l3_bytes;
-    if (bytes < DRAM_BYTES_MIN) return DRAM_BYTES_MIN;
-    return bytes < DRAM_BYTES_MAX ? bytes : DRAM_BYTES_MAX;
-}
-
 static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_bench_model_options *o,
                                 nmlp_bench_model_result *r, nmlp_err *err) {
     nmlp_engine_options engine = {.isa = o->isa, .pool = o->pool, .bf16 = o->bf16};
@@ -162,10 +116,10 @@ static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_b
     if (st == NMLP_OK) r->read_seconds = time_to_read(&s->model.checkpoint, piece);
     nmlp_mem_free(piece);
     NMLP_RETURN_IF_FAILED(st);
-    count_params(s);
+    s->work = nmlp_model_work_of(&s->model);
     if (engine.backend == nmlp_backend_cpu())
         NMLP_RETURN_IF_FAILED(
-            nmlp_memory_need((double)nmlp_model_measure(&s->model).bytes + (double)dram_bytes(), err));
+            nmlp_memory_need((double)nmlp_model_measure(&s->model).bytes + (double)nmlp_limits_probe_bytes(), err));
     double started = nmlp_clock_seconds();
     NMLP_RETURN_IF_FAILED(take_part(s, &engine, o, r, err));
     NMLP_RETURN_IF_FAILED(nmlp_engine_create(&s->engine, s->shard ? &s->shard->model : &s->model, &engine, err));
@@ -250,34 +204,28 @@ static nmlp_status time_decode(struct subject *s, int n, int n_tokens, double *s
     return NMLP_OK;
 }
 
-static double read_probe(nmlp_probe *probe, bool decode, bool bf16) {
-    if (decode) return nmlp_probe_dram_gbs(probe);
-    double amx = bf16 ? nmlp_probe_amx_fed_gflops(probe) : 0;
-    return amx > 0 ? amx : nmlp_probe_fma_gflops(probe);
-}
-
-/* FLOP of a token's scores and sums, in the mean over a prompt: every query sees half of it. */
-static double attention_flop(const nmlp_config *c, int prompt) {
-    return 4.0 * (double)(c->n_layers * c->n_heads * c->head_dim) * (prompt + 1) / 2;
+/* NULL: no limits are known. */
+static double read_limit(const nmlp_limits *limits, bool decode) {
+    if (!limits) return 0;
+    return decode ? nmlp_limits_gbs(limits) : nmlp_limits_gflops(limits);
 }
 
 /* GFLOP of a prefill or GB of a decode, per token. */
 static double work_of(const struct subject *s, struct task task) {
-    int prompt = task.prompt;
-    if (!prompt) return s->matrix_bytes / task.batch * 1e-9;
-    return (2.0 * (s->layer_params + s->head_params / prompt) + attention_flop(&s->model.config, prompt)) * 1e-9;
+    if (!task.prompt) return nmlp_model_work_step_gb(&s->work) / task.batch;
+    return nmlp_model_work_prompt_gflop(&s->work, task.prompt);
 }
 
-static nmlp_status take_sample(struct subject *s, int which, struct task task, nmlp_probe *probe, bool bf16,
+static nmlp_status take_sample(struct subject *s, int which, struct task task, const nmlp_limits *limits,
                                nmlp_err *err) {
     bool decode = task.prompt == 0;
-    double seconds = 0, before = probe ? read_probe(probe, decode, bf16) : 0;
+    double seconds = 0, before = read_limit(limits, decode);
     NMLP_RETURN_IF_FAILED(decode ? time_decode(s, task.batch, s->decode_tokens[which], &seconds, err)
                                  : time_prefill(s, task.prompt, &seconds, err));
     nmlp_samples_add(&s->rate[which], 1 / seconds);
     if (s->sample_joules > 0) nmlp_samples_add(&s->joules[which], s->sample_joules); /* NaN: there is none */
-    if (!probe) return NMLP_OK;
-    double limit = 0.5 * (before + read_probe(probe, decode, bf16));
+    if (!limits) return NMLP_OK;
+    double limit = 0.5 * (before + read_limit(limits, decode));
     nmlp_samples_add(&s->share[which], work_of(s, task) / seconds / limit);
     nmlp_samples_add(&s->probe[which], limit);
     return NMLP_OK;
@@ -292,16 +240,15 @@ static struct task task_at(const nmlp_bench_model_options *o, int which) {
     return (struct task){.batch = (int)o->batches[which - n]};
 }
 
-static nmlp_status measure(struct subject *subjects, nmlp_probe *probe, const nmlp_bench_model_options *o,
+static nmlp_status measure(struct subject *subjects, const nmlp_limits *limits, const nmlp_bench_model_options *o,
                            nmlp_err *err) {
-    if (probe) nmlp_probe_set_seconds(probe, PROBE_SECONDS);
     for (int round = 0; round < o->rounds; round++)
         for (int which = 0; which < count_prompts(o) + o->n_batches; which++)
             for (int at = 0; at < o->n_models; at++) {
                 struct task task = task_at(o, which);
                 int i = (at + round) % o->n_models;
                 if (task.prompt > subjects[i].context) continue;
-                NMLP_RETURN_IF_FAILED(take_sample(&subjects[i], which, task, probe, o->bf16, err));
+                NMLP_RETURN_IF_FAILED(take_sample(&subjects[i], which, task, limits, err));
             }
     return NMLP_OK;
 }
@@ -351,8 +298,7 @@ static nmlp_status warm_up(struct subject *s, const struct subject *first, const
 
 nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_bench_model_options *o, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    const nmlp_cpu *cpu = nmlp_cpu_get();
-    nmlp_probe *probe = NULL; /* stays so for a model on another device */
+    nmlp_limits limits = {0};
     nmlp_energy energy;
     struct subject *subjects = nmlp_mem_new((size_t)o->n_models, sizeof *subjects, err);
     if (!subjects) return NMLP_E_NOMEM;
@@ -365,13 +311,14 @@ nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_b
     }
     if (!nmlp_group_leads(o->tensor_group)) goto out; /* it has followed, and ended */
     bool here = o->tensor_group || nmlp_engine_backend(subjects[0].engine) == nmlp_backend_cpu();
-    if (here && !o->rates_only) {
-        NMLP_TRY(nmlp_probe_create(&probe, o->pool, cpu, dram_bytes(), err));
+    bool limited = here && !o->rates_only;
+    if (limited) {
+        NMLP_TRY(nmlp_limits_open(&limits, subjects[0].engine, o->pool, o->bf16, err));
     } else if (!here) {
         nmlp_energy_close(&energy);
         nmlp_energy_open(&energy, NULL, true);
     }
-    NMLP_TRY(measure(subjects, probe, o, err));
+    NMLP_TRY(measure(subjects, limited ? &limits : NULL, o, err));
     for (int i = 0; i < o->n_models; i++) {
         results[i].n_cases = count_prompts(o) + o->n_batches;
         for (int which = 0; which < results[i].n_cases; which++)
@@ -379,7 +326,7 @@ nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_b
     }
 out:
     for (int i = 0; i < o->n_models; i++) close_subject(&subjects[i]);
-    nmlp_probe_destroy(probe);
+    nmlp_limits_close(&limits);
     nmlp_energy_close(&energy);
     nmlp_mem_free(subjects);
     return st;

@@ -4,6 +4,8 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "bench/limits.h"
+#include "bench/model_work.h"
 #include "engine/backend.h"
 #include "engine/batch.h"
 
@@ -13,6 +15,8 @@ enum { STEP_ROWS = 2048 };
 struct subject {
     const nmlp_bench_requests_options *o;
     const nmlp_engine *engine;
+    const nmlp_limits *limits;
+    const nmlp_model_work *work;
     nmlp_batch *batch;
     int64_t n; /* sequences */
     int64_t vocab;
@@ -120,25 +124,39 @@ static nmlp_status run_round(struct subject *s, double *prompt_seconds, double *
     return NMLP_OK;
 }
 
+/* Adds a rate's share of a limit, where there is one. */
+static void add_share(nmlp_samples *shares, double rate, double limit) {
+    if (limit > 0) nmlp_samples_add(shares, rate / limit);
+}
+
 static nmlp_status measure(struct subject *s, nmlp_bench_requests_result *r, nmlp_err *err) {
-    nmlp_samples prefill = {.n = 0};
-    nmlp_samples decode = {.n = 0};
+    nmlp_samples prefill = {.n = 0}, prefill_share = {.n = 0};
+    nmlp_samples decode = {.n = 0}, decode_share = {.n = 0};
     nmlp_samples step = {.n = 0};
     double steps = (double)(s->o->generate - 1);
+    double prompt_work = nmlp_model_work_prompt_gflop(s->work, (double)s->o->prompt) * (double)(s->n * s->o->prompt);
+    double step_work = nmlp_model_work_step_gb(s->work);
     for (int round = -1; round < s->o->rounds; round++) { /* the first one warms up */
         double prompt_seconds = 0;
         double decode_seconds = 0;
+        double gflops = nmlp_limits_gflops(s->limits), gbs = nmlp_limits_gbs(s->limits);
         NMLP_RETURN_IF_FAILED(run_round(s, &prompt_seconds, &decode_seconds, err));
         if (round < 0) r->first_ms = 1e3 * prompt_seconds;
         if (round < 0) continue;
+        gflops = 0.5 * (gflops + nmlp_limits_gflops(s->limits));
+        gbs = 0.5 * (gbs + nmlp_limits_gbs(s->limits));
+        add_share(&prefill_share, prompt_work / prompt_seconds, gflops);
         nmlp_samples_add(&prefill, (double)(s->n * s->o->prompt) / prompt_seconds);
         if (steps < 1) continue;
         nmlp_samples_add(&decode, (double)s->n * steps / decode_seconds);
         nmlp_samples_add(&step, 1e3 * decode_seconds / steps);
+        add_share(&decode_share, step_work * steps / decode_seconds, gbs);
     }
     r->prefill_tokens_s = nmlp_samples_spread(&prefill);
     r->decode_tokens_s = nmlp_samples_spread(&decode);
     r->step_ms = nmlp_samples_spread(&step);
+    r->prefill_share = nmlp_samples_spread(&prefill_share);
+    r->decode_share = nmlp_samples_spread(&decode_share);
     return NMLP_OK;
 }
 
@@ -147,14 +165,17 @@ nmlp_status nmlp_bench_requests_run(nmlp_bench_requests_result results[], const 
     nmlp_status st = NMLP_OK;
     nmlp_model model;
     nmlp_engine *engine = NULL;
+    nmlp_limits limits = {0};
     nmlp_engine_options options = {.isa = o->isa, .pool = o->pool, .bf16 = o->bf16};
     NMLP_RETURN_IF_FAILED(nmlp_backend_choose(&options.backend, o->device, o->isa, err));
     NMLP_RETURN_IF_FAILED(nmlp_model_open(&model, o->dir, err));
     double started = nmlp_clock_seconds();
     NMLP_TRY(nmlp_engine_create(&engine, &model, &options, err));
     double load_seconds = nmlp_clock_seconds() - started;
+    nmlp_model_work work = nmlp_model_work_of(&model);
+    NMLP_TRY(nmlp_limits_open(&limits, engine, o->pool, o->bf16, err));
     for (int i = 0; i < o->n_batches; i++) {
-        struct subject s = {.o = o, .engine = engine, .n = o->batches[i]};
+        struct subject s = {.o = o, .engine = engine, .limits = &limits, .work = &work, .n = o->batches[i]};
         results[i] = (nmlp_bench_requests_result){.load_seconds = load_seconds};
         snprintf(results[i].device, sizeof results[i].device, "%s", nmlp_engine_isa(engine));
         st = open_subject(&s, err);
@@ -163,6 +184,7 @@ nmlp_status nmlp_bench_requests_run(nmlp_bench_requests_result results[], const 
         if (st != NMLP_OK) goto out;
     }
 out:
+    nmlp_limits_close(&limits);
     nmlp_engine_destroy(engine);
     nmlp_model_close(&model);
     return st;

@@ -1,4 +1,5 @@
-/* Many sequences of one model at once, on any device: prompts together, then tokens together, warm. */
+/* Many sequences of one model at once, on any device: prompts together, then tokens together, warm; beside each round
+ * what the device can do at best. */
 #ifndef NMLP_BENCH_REQUESTS_H
 #define NMLP_BENCH_REQUESTS_H
 
@@ -30,6 +31,8 @@ typedef struct nmlp_bench_requests_result {
     nmlp_spread prefill_tokens_s;
     nmlp_spread decode_tokens_s; /* of all sequences together */
     nmlp_spread step_ms;         /* of one decode step */
+    nmlp_spread prefill_share; /* FLOPs of weights and attention, of nmlp_limits_gflops; median 0: that is not known */
+    nmlp_spread decode_share;  /* bytes of the weights, of nmlp_limits_gbs; likewise */
 } nmlp_bench_requests_result;
 
 /* results [n_batches] */

@@ -16,9 +16,15 @@ static const nmlp_column columns[] = {{"model", false},
                                       {"prefill_tok_s", false},
                                       {"prefill_tok_s_p10", true},
                                       {"prefill_tok_s_p90", true},
+                                      {"prefill_share", false},
+                                      {"prefill_share_p10", true},
+                                      {"prefill_share_p90", true},
                                       {"decode_tok_s", false},
                                       {"decode_tok_s_p10", false},
                                       {"decode_tok_s_p90", false},
+                                      {"decode_share", false},
+                                      {"decode_share_p10", true},
+                                      {"decode_share_p90", true},
                                       {"step_ms", false},
                                       {"first_ms", false},
                                       {"load_s", false},
@@ -48,6 +54,17 @@ static const nmlp_peer_result *peer_of(const struct report *r, int i, bool decod
                                                    .threads = on_cpu ? nmlp_pool_threads(r->options.pool) : 0});
 }
 
+/* Of what the device can do at best; nothing where that is not known. */
+static void add_share(nmlp_table *table, const nmlp_spread *share) {
+    const double values[] = {share->median, share->p10, share->p90};
+    for (int i = 0; i < 3; i++) {
+        if (share->median > 0)
+            nmlp_table_number(table, values[i], 3);
+        else
+            nmlp_table_none(table);
+    }
+}
+
 static void add_row(nmlp_table *table, const struct report *report, int model, int i) {
     const nmlp_bench_requests_options *o = &report->options;
     const nmlp_bench_requests_result *r = &report->results[model][i];
@@ -59,9 +76,11 @@ static void add_row(nmlp_table *table, const struct report *report, int model, i
     nmlp_table_number(table, r->prefill_tokens_s.median, 0);
     nmlp_table_number(table, r->prefill_tokens_s.p10, 0);
     nmlp_table_number(table, r->prefill_tokens_s.p90, 0);
+    add_share(table, &r->prefill_share);
     nmlp_table_number(table, r->decode_tokens_s.median, 1);
     nmlp_table_number(table, r->decode_tokens_s.p10, 1);
     nmlp_table_number(table, r->decode_tokens_s.p90, 1);
+    add_share(table, &r->decode_share);
     nmlp_table_number(table, r->step_ms.median, 3);
     nmlp_table_number(table, r->first_ms, 1);
     nmlp_table_number(table, r->load_seconds, 2);

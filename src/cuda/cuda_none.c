@@ -55,6 +55,11 @@ nmlp_status nmlp_cuda_copy_rate(double *bytes_per_second, nmlp_err *err) {
     return refuse(err);
 }
 
+nmlp_status nmlp_cuda_matmul_rate(double *flop_per_second, nmlp_err *err) {
+    *flop_per_second = 0;
+    return refuse(err);
+}
+
 nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *model, const nmlp_progress *progress,
                                     nmlp_err *err) {
     (void)model;

@@ -28,6 +28,9 @@ typedef struct nmlp_backend {
 
     /* Fails saying why the device cannot be used here. */
     nmlp_status (*probe)(nmlp_err *err);
+    /* Optional: what the device can do at best: bytes that a copy reads and writes, operations of a large bf16 matmul.
+     */
+    nmlp_status (*peak)(double *bytes_per_second, double *flop_per_second, nmlp_err *err);
 
     /* ---- weights ---- */
 

@@ -38,6 +38,11 @@ static nmlp_status probe(nmlp_err *err) {
     return nmlp_cuda_probe(&info, err);
 }
 
+static nmlp_status peak(double *bytes_per_second, double *flop_per_second, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_copy_rate(bytes_per_second, err));
+    return nmlp_cuda_matmul_rate(flop_per_second, err);
+}
+
 /* ---- weights ---- */
 
 static void weights_destroy(void *weights) {
@@ -338,6 +343,7 @@ const nmlp_backend *nmlp_backend_cuda(void) {
         .name = "cuda",
         .step_rows = 2048,
         .probe = probe,
+        .peak = peak,
         .weights_create = weights_create,
         .weights_destroy = weights_destroy,
         .weights_name = weights_name,

@@ -46,6 +46,11 @@ out=$("$command" bench model "$root/models/tiny" --rounds 1 --batch 1,2 --prompt
 contains "$out" '"peer_decode_tok_s":100' "bench model --peer: requests"
 contains "$out" '"peer_decode_tok_s":null' "bench model --peer: what it did not measure"
 contains "$(cat "$work/r.svg")" "Generated tokens" "bench model: chart of requests"
+# Shares of what the CPU can do, beside the rates they are of: the weights of a step are the same for any number of sequences.
+"$command" bench model "$root/models/tiny" --rounds 3 --batch 1,2 --prompt 16 --generate 8 --csv "$work/s.csv" >/dev/null
+awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
+    !($at["prefill_share"] > 0) || !($at["decode_share_p10"] <= $at["decode_share"] && $at["decode_share"] <= $at["decode_share_p90"]) { exit 1 }
+    { n++ } END { exit n != 2 }' "$work/s.csv" || fail "bench model: no shares of the probes in $(cat "$work/s.csv")"
 if "$command" bench model "$root/models/tiny" --peer "$work/m.csv" 2>"$work/err"; then fail "a strange peer file was taken"; fi
 contains "$(cat "$work/err")" "n_prompt" "strange peer file"
 

@@ -306,34 +306,3 @@ out:
     if (graph) (void)cudaGraphDestroy(graph);
     return st;
 }
-
-nmlp_status nmlp_cuda_copy_rate(double *bytes_per_second, nmlp_err *err) {
-    enum { COPIES = 20 };
-    const size_t bytes = (size_t)2 << 30;
-    nmlp_status st = NMLP_OK;
-    nmlp_cuda_arena arena;
-    cudaEvent_t events[COPIES + 1] = {0};
-    float ms[COPIES];
-    *bytes_per_second = 0;
-    nmlp_cuda_arena_init(&arena);
-    (void)nmlp_cuda_arena_take(&arena, 2 * bytes);
-    NMLP_TRY(nmlp_cuda_arena_commit(&arena, "the copy benchmark", err));
-    for (int i = 0; i <= COPIES; i++) NMLP_TRY(NMLP_CUDA_CHECK(cudaEventCreate(&events[i]), "making an event", err));
-    for (int i = 0; i <= COPIES; i++) {
-        NMLP_TRY(NMLP_CUDA_CHECK(cudaEventRecord(events[i], NULL), "recording an event", err));
-        if (i < COPIES)
-            NMLP_TRY(
-                NMLP_CUDA_CHECK(cudaMemcpyAsync(arena.base + bytes, arena.base, bytes, cudaMemcpyDeviceToDevice, NULL),
-                                "copying", err));
-    }
-    NMLP_TRY(NMLP_CUDA_CHECK(cudaEventSynchronize(events[COPIES]), "copying", err));
-    for (int i = 0; i < COPIES; i++)
-        NMLP_TRY(NMLP_CUDA_CHECK(cudaEventElapsedTime(&ms[i], events[i], events[i + 1]), "reading events", err));
-    qsort(ms, COPIES, sizeof ms[0], compare_floats);
-    *bytes_per_second = 2.0 * (double)bytes / (1e-3 * (double)ms[COPIES / 2]);
-out:
-    for (int i = 0; i <= COPIES; i++)
-        if (events[i]) (void)cudaEventDestroy(events[i]);
-    nmlp_cuda_arena_release(&arena);
-    return st;
-}

@@ -349,6 +349,18 @@ static void too_much_memory_says_how_much(void **state) {
     free_desc(&desc);
 }
 
+/* More than any CPU's memory moves, and than the vector units of a GPU multiply; less than ten times an H200's. */
+static void limits_are_those_of_a_gpu(void **state) {
+    double copy, matmul;
+    nmlp_err err;
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    nmlp_assert_ok(nmlp_cuda_copy_rate(&copy, &err), &err);
+    nmlp_assert_ok(nmlp_cuda_matmul_rate(&matmul, &err), &err);
+    assert_true(copy > 1e11 && copy < 5e13);
+    assert_true(matmul > 1e13 && matmul < 1e16);
+}
+
 /* The argument names the tests to run, with * and ?; none: all. */
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
@@ -356,7 +368,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(long_products_match_float64),   cmocka_unit_test(few_rows_are_alone),
         cmocka_unit_test(pieces_of_k_match_float64),     cmocka_unit_test(many_tiles_match_float64),
         cmocka_unit_test(f32_weights_are_rounded),       cmocka_unit_test(two_threads_get_what_one_gets),
-        cmocka_unit_test(too_much_memory_says_how_much),
+        cmocka_unit_test(too_much_memory_says_how_much), cmocka_unit_test(limits_are_those_of_a_gpu),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
