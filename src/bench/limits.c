@@ -1,5 +1,6 @@
 #include "bench/limits.h"
 
+#include "base/memory_limit.h"
 #include "engine/backend.h"
 #include "kernels/caches.h"
 
@@ -18,13 +19,13 @@ nmlp_status nmlp_limits_open(nmlp_limits *l, const nmlp_engine *engine, nmlp_poo
     const nmlp_backend *backend = nmlp_engine_backend(engine);
     *l = (nmlp_limits){.bf16 = bf16};
     if (backend->peak) {
-        nmlp_err ignored;
         double bytes_s, flop_s;
-        if (backend->peak(&bytes_s, &flop_s, &ignored) != NMLP_OK) return NMLP_OK;
+        NMLP_RETURN_IF_FAILED(backend->peak(&bytes_s, &flop_s, err));
         l->device_gbs = 1e-9 * bytes_s;
         l->device_gflops = 1e-9 * flop_s;
         return NMLP_OK;
     }
+    NMLP_RETURN_IF_FAILED(nmlp_memory_need((double)nmlp_limits_probe_bytes(), err));
     NMLP_RETURN_IF_FAILED(nmlp_probe_create(&l->probe, pool, nmlp_cpu_get(), nmlp_limits_probe_bytes(), err));
     nmlp_probe_set_seconds(l->probe, PROBE_SECONDS);
     return NMLP_OK;

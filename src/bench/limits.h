@@ -18,7 +18,7 @@ typedef struct nmlp_limits {
 
 /* Memory that the probe of this CPU reads through. */
 size_t nmlp_limits_probe_bytes(void);
-/* A device whose limits cannot be measured is none that has none: its rates are then 0. */
+/* Where it fails the limits are closed and not known. */
 nmlp_status nmlp_limits_open(nmlp_limits *limits, const nmlp_engine *engine, nmlp_pool *pool, bool bf16, nmlp_err *err);
 void nmlp_limits_close(nmlp_limits *limits);
 /* Bytes read, on another device read and written; and operations of matmuls, in f32 where activations may not be

@@ -139,7 +139,7 @@ static nmlp_status measure(struct subject *s, nmlp_bench_requests_result *r, nml
     for (int round = -1; round < s->o->rounds; round++) { /* the first one warms up */
         double prompt_seconds = 0;
         double decode_seconds = 0;
-        double gflops = nmlp_limits_gflops(s->limits), gbs = nmlp_limits_gbs(s->limits);
+        double gflops = round < 0 ? 0 : nmlp_limits_gflops(s->limits), gbs = round < 0 ? 0 : nmlp_limits_gbs(s->limits);
         NMLP_RETURN_IF_FAILED(run_round(s, &prompt_seconds, &decode_seconds, err));
         if (round < 0) r->first_ms = 1e3 * prompt_seconds;
         if (round < 0) continue;
@@ -173,11 +173,13 @@ nmlp_status nmlp_bench_requests_run(nmlp_bench_requests_result results[], const 
     NMLP_TRY(nmlp_engine_create(&engine, &model, &options, err));
     double load_seconds = nmlp_clock_seconds() - started;
     nmlp_model_work work = nmlp_model_work_of(&model);
-    NMLP_TRY(nmlp_limits_open(&limits, engine, o->pool, o->bf16, err));
+    nmlp_err why = {0};
+    bool limited = nmlp_limits_open(&limits, engine, o->pool, o->bf16, &why) == NMLP_OK;
     for (int i = 0; i < o->n_batches; i++) {
         struct subject s = {.o = o, .engine = engine, .limits = &limits, .work = &work, .n = o->batches[i]};
         results[i] = (nmlp_bench_requests_result){.load_seconds = load_seconds};
         snprintf(results[i].device, sizeof results[i].device, "%s", nmlp_engine_isa(engine));
+        if (!limited) snprintf(results[i].no_shares, sizeof results[i].no_shares, "%s", why.message);
         st = open_subject(&s, err);
         if (st == NMLP_OK) st = measure(&s, &results[i], err);
         close_subject(&s);

@@ -33,6 +33,7 @@ typedef struct nmlp_bench_requests_result {
     nmlp_spread step_ms;         /* of one decode step */
     nmlp_spread prefill_share; /* FLOPs of weights and attention, of nmlp_limits_gflops; median 0: that is not known */
     nmlp_spread decode_share;  /* bytes of the weights, of nmlp_limits_gbs; likewise */
+    char no_shares[NMLP_ERR_MESSAGE_MAX]; /* why they are not known; empty: they are */
 } nmlp_bench_requests_result;
 
 /* results [n_batches] */

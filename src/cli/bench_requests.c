@@ -151,6 +151,8 @@ static nmlp_status measure(struct report *report, nmlp_table *table, nmlp_err *e
     for (int m = 0; m < report->args->n_models; m++) {
         o->dir = report->args->models[m];
         NMLP_RETURN_IF_FAILED(nmlp_bench_requests_run(report->results[m], o, err));
+        if (report->results[m][0].no_shares[0])
+            fprintf(stderr, "note: %s: no shares: %s\n", o->dir, report->results[m][0].no_shares);
         for (int i = 0; i < o->n_batches; i++) add_row(table, report, m, i);
     }
     return NMLP_OK;

@@ -1,6 +1,7 @@
 #include "cuda/device.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "cuda/mlp/mlp_rows32_sm80.h"
 #include "cuda/decode/decode_program.h"
@@ -14,6 +15,16 @@ nmlp_status nmlp_cuda_status(int code, const char *doing, nmlp_err *err) {
     (void)cudaGetLastError();
     return nmlp_fail(err, e == cudaErrorMemoryAllocation ? NMLP_E_NOMEM : NMLP_E_IO, "CUDA: %s failed: %s (%s)", doing,
                      cudaGetErrorString(e), cudaGetErrorName(e));
+}
+
+static int compare_floats(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+float nmlp_cuda_median(float *times, int n) {
+    qsort(times, (size_t)n, sizeof *times, compare_floats);
+    return times[n / 2];
 }
 
 nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err) {
@@ -54,6 +65,9 @@ nmlp_status nmlp_cuda_device_open(nmlp_cuda_device *device, nmlp_err *err) {
     device->n_clusters = nmlp_cuda_mlp_cluster4_clusters(device->shared_bytes);
     NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(nmlp_cuda_decode_prepare(device->shared_bytes), "readying the streaming kernel", err));
+    int exact = 0;
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_decode_check_subnormals(&exact), "trying the tensor cores", err));
+    device->multiplies_subnormals = exact != 0;
     return NMLP_CUDA_CHECK(nmlp_cuda_mlp_rows32_prepare(device->shared_bytes), "readying the streaming kernel", err);
 }
 

@@ -4,6 +4,7 @@
 #define NMLP_CUDA_DEVICE_H
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 
 #include "base/status.h"
 #include "cuda/cuda.h"
@@ -13,12 +14,16 @@ nmlp_status nmlp_cuda_status(int code, const char *doing, nmlp_err *err);
 
 #define NMLP_CUDA_CHECK(expr, doing, err) nmlp_cuda_status((int)(expr), doing, err)
 
+/* The middle one of n times, which are sorted. */
+float nmlp_cuda_median(float *times, int n);
+
 /* What programs are sized by. */
 typedef struct nmlp_cuda_device {
     nmlp_cuda_info info;
-    int n_blocks;        /* of a decode program: one per multiprocessor */
-    int n_clusters;      /* of four such blocks that are resident together; 0: none */
-    size_t shared_bytes; /* a block may use */
+    int n_blocks;               /* of a decode program: one per multiprocessor */
+    int n_clusters;             /* of four such blocks that are resident together; 0: none */
+    size_t shared_bytes;        /* a block may use */
+    bool multiplies_subnormals; /* its tensor cores, exactly: nmlp_cuda_decode_check_subnormals */
 } nmlp_cuda_device;
 
 /* Probes device 0 and readies the decode kernel. */

@@ -1,6 +1,4 @@
 /* What the device can do at best: limits that benchmarks hold their figures against. */
-#include <stdlib.h>
-
 #include "base/mem.h"
 #include "cuda/blas.h"
 #include "cuda/device.h"
@@ -8,11 +6,6 @@
 enum { RUNS = 20, MATMUL_SIZE = 8192 };
 
 typedef nmlp_status run_once(void *ctx, nmlp_err *err);
-
-static int compare_floats(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
 
 /* Milliseconds of the middle one of several runs on the default stream. */
 static nmlp_status time_runs(double *median_ms, run_once *run, void *ctx, nmlp_err *err) {
@@ -27,8 +20,7 @@ static nmlp_status time_runs(double *median_ms, run_once *run, void *ctx, nmlp_e
     NMLP_TRY(NMLP_CUDA_CHECK(cudaEventSynchronize(events[RUNS]), "waiting for a benchmark", err));
     for (int i = 0; i < RUNS; i++)
         NMLP_TRY(NMLP_CUDA_CHECK(cudaEventElapsedTime(&ms[i], events[i], events[i + 1]), "reading events", err));
-    qsort(ms, RUNS, sizeof ms[0], compare_floats);
-    *median_ms = (double)ms[RUNS / 2];
+    *median_ms = (double)nmlp_cuda_median(ms, RUNS);
 out:
     for (int i = 0; i <= RUNS; i++)
         if (events[i]) (void)cudaEventDestroy(events[i]);

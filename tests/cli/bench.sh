@@ -46,7 +46,7 @@ out=$("$command" bench model "$root/models/tiny" --rounds 1 --batch 1,2 --prompt
 contains "$out" '"peer_decode_tok_s":100' "bench model --peer: requests"
 contains "$out" '"peer_decode_tok_s":null' "bench model --peer: what it did not measure"
 contains "$(cat "$work/r.svg")" "Generated tokens" "bench model: chart of requests"
-# Shares of what the CPU can do, beside the rates they are of: the weights of a step are the same for any number of sequences.
+# Shares of what the CPU can do, a median between its 10th and 90th percentile.
 "$command" bench model "$root/models/tiny" --rounds 3 --batch 1,2 --prompt 16 --generate 8 --csv "$work/s.csv" >/dev/null
 awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
     !($at["prefill_share"] > 0) || !($at["decode_share_p10"] <= $at["decode_share"] && $at["decode_share"] <= $at["decode_share_p90"]) { exit 1 }

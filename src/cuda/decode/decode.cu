@@ -151,7 +151,34 @@ kernel_fn *kernel_for(const nmlp_cuda_decode_program *program) {
     return kernels[program->head_dim > 2 * DIMS_PER_BLOCK][program->quantised != 0];
 }
 
+/* Codes 15 and 240 (the latter in rows g + 8) of 16 columns times 2^64, as multiply_tile has them. */
+__global__ void multiply_subnormals(float *out) {
+    const uint32_t codes[4] = {0x000f000fu, 0x00f000f0u, 0x000f000fu, 0x00f000f0u};
+    const uint32_t row = 0x5f805f80u;
+    const float none[4] = {0, 0, 0, 0};
+    float sum[4];
+    mma_from(sum, codes, row, row, none);
+    for (int i = 0; i < 4; i++) out[threadIdx.x * 4 + i] = sum[i];
+}
+
 } // namespace
+
+int nmlp_cuda_decode_check_subnormals(int *exact) {
+    float sums[32 * 4];
+    float *out = nullptr;
+    *exact = 0;
+    cudaError_t e = cudaMalloc(&out, sizeof sums);
+    if (e != cudaSuccess) return e;
+    multiply_subnormals<<<1, 32>>>(out);
+    e = cudaGetLastError();
+    if (e == cudaSuccess) e = cudaMemcpy(sums, out, sizeof sums, cudaMemcpyDeviceToHost);
+    (void)cudaFree(out);
+    if (e != cudaSuccess) return e;
+    *exact = 1;
+    for (int i = 0; i < 32 * 4; i++)
+        if (sums[i] != 16 * (i % 4 < 2 ? 15 : 240) * 0x1p-69f) *exact = 0;
+    return cudaSuccess;
+}
 
 size_t nmlp_cuda_decode_shared_bytes(int32_t input_elems, int32_t n_stages, int32_t stage_elems) {
     return ring_offset(input_elems) + (size_t)n_stages * (size_t)stage_elems * 2;

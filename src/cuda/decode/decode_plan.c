@@ -66,9 +66,11 @@ static int32_t choose_pieces(const nmlp_cuda_decode_plan *plan, int32_t n, int32
     return best;
 }
 
-/* Quantised tiles serve one token, and both matrices of a pair; there is a copy of all weights in bf16. */
+/* Quantised tiles serve one token, and both matrices of a pair, where the device can multiply them; there is a copy of
+ * all weights in bf16. */
 static bool reads_tiles(const nmlp_cuda_decode_plan *plan, const nmlp_cuda_decode_matmul *m) {
-    return plan->s == 1 && m->w[0]->tiles && (m->n_matrices == 1 || m->w[1]->tiles);
+    return plan->device->multiplies_subnormals && plan->s == 1 && m->w[0]->tiles &&
+           (m->n_matrices == 1 || m->w[1]->tiles);
 }
 
 static nmlp_cuda_decode_operand make_operand(const nmlp_cuda_matrix *w, const nmlp_cuda_decode_rows *x, bool tiles) {

@@ -177,6 +177,9 @@ int nmlp_cuda_decode_attention_elems(int32_t head_dim);
 int nmlp_cuda_decode_launch(const nmlp_cuda_decode_program *program, int grid, void *stream);
 /* Largest dynamic shared memory must be allowed once per device before the first launch. Returns a cudaError_t. */
 int nmlp_cuda_decode_prepare(size_t shared_bytes);
+/* Whether the device's tensor cores multiply subnormal bf16 exactly, which PTX leaves open and quantised tiles
+ * (decode_quant.cuh) rely on. Returns a cudaError_t. */
+int nmlp_cuda_decode_check_subnormals(int *exact);
 
 #ifdef __cplusplus
 }

@@ -235,12 +235,6 @@ nmlp_status nmlp_cuda_mlp_run(nmlp_cuda_mlp *mlp, float *y, const float *x, nmlp
         "fetching the output", err);
 }
 
-static int compare_floats(const void *a, const void *b) {
-    float x = *(const float *)a;
-    float y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
 /* Few rows are over soon, and launching a graph takes some microseconds: that many of them share it. */
 enum { TIMED_MAX = 1000, RUNS_PER_GRAPH = 16 };
 
@@ -261,8 +255,7 @@ static nmlp_status time_graph(cudaGraphExec_t graph, cudaStream_t stream, int pe
         NMLP_TRY(NMLP_CUDA_CHECK(cudaEventSynchronize(end), "running a graph", err));
         if (i >= 0) NMLP_TRY(NMLP_CUDA_CHECK(cudaEventElapsedTime(&ms[i], begin, end), "reading events", err));
     }
-    qsort(ms, (size_t)n_timed, sizeof ms[0], compare_floats);
-    *median_us = 1e3 * (double)ms[n_timed / 2] / per_launch;
+    *median_us = 1e3 * (double)nmlp_cuda_median(ms, n_timed) / per_launch;
 out:
     if (begin) (void)cudaEventDestroy(begin);
     if (end) (void)cudaEventDestroy(end);
